@@ -1,0 +1,44 @@
+"""paracond: joint probability models from parametric conditionals.
+
+A joint model is a set of named conditionals; learning and every kind of inference are runs of one Markov chain with
+some coordinates clamped.
+"""
+
+from paracond import datasets, diagnostics, exact, networks, observers, schedules
+from paracond.chain import Chain
+from paracond.conditionals import Conditional
+from paracond.families import Binary, Categorical, Distribution, Family, Real
+from paracond.joint import JointModel
+from paracond.learner import Learner, NonFiniteError
+from paracond.queries import Answer, NotMixedWarning, impute, query
+from paracond.state import Data, InputError, Mask, Observed, State
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Answer",
+    "Binary",
+    "Categorical",
+    "Chain",
+    "Conditional",
+    "Data",
+    "Distribution",
+    "Family",
+    "InputError",
+    "JointModel",
+    "Learner",
+    "Mask",
+    "NonFiniteError",
+    "NotMixedWarning",
+    "Observed",
+    "Real",
+    "State",
+    "datasets",
+    "diagnostics",
+    "exact",
+    "impute",
+    "networks",
+    "observers",
+    "query",
+    "schedules",
+]

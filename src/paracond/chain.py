@@ -1,0 +1,209 @@
+"""The Markov chain whose limiting distribution is the joint (eq:gibbs_transition).
+
+One step redraws one group x_i ~ p_theta_i(x_i | x_-i) and leaves the rest. Which group is the scan's choice:
+
+- "random": i with probability alpha_i, the paper's kernel;
+- "no-repeat": i != the last one with probability alpha_i / (1 - alpha_last). A group that was just redrawn would
+  only be redrawn from the same law, so no step is wasted. For consistent models the limit is the same;
+- "systematic": the groups in turn, in the model's order. For consistent models the limit is the same.
+
+Observed values are clamped: a step never changes them. A clamp may cover whole groups, rows or single
+coordinates, with another pattern in every row. Groups that are clamped everywhere are left out of the scan.
+
+With `per_row` every row makes its own choice among its own free groups (Algorithm 1, step I); otherwise all rows
+share it, which is faster. Each row alone follows the same law either way, up to steps in which a shared choice
+falls on a group that the row has clamped; but only `per_row` makes the rows independent of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paracond.families import Distribution
+from paracond.joint import JointModel
+from paracond.progress import track
+from paracond.state import InputError, Mask, State, batch_size, expand_mask, take
+
+SCANS = ("random", "no-repeat", "systematic")
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """One redraw, as observers see it: `value` replaced `previous` in `rows` (None: in all rows)."""
+
+    name: str
+    distribution: Distribution
+    previous: Tensor
+    value: Tensor
+    clamp: Tensor | None
+    rows: Tensor | None = None
+
+
+Observer = Callable[[Move], None]
+
+
+class Scan:
+    """A sequence of choices among `names` by the weights `alpha`, shared by all rows of a batch."""
+
+    def __init__(self, names: Iterable[str], alpha: Mapping[str, float], order: str, generator: torch.Generator):
+        if order not in SCANS:
+            raise InputError(f"scan must be one of {', '.join(SCANS)}, found {order!r}")
+        self.names = tuple(names)
+        self.order = order
+        self.weights = torch.tensor([alpha[name] for name in self.names], dtype=torch.float64)
+        self.last: int | None = None
+        self.generator = generator
+
+    def next(self) -> str:
+        if self.order == "systematic":
+            index = 0 if self.last is None else (self.last + 1) % len(self.names)
+        else:
+            weights = self.weights.clone()
+            if self.order == "no-repeat" and self.last is not None and len(self.names) > 1:
+                weights[self.last] = 0
+            index = int(torch.multinomial(weights, 1, generator=self.generator))
+        self.last = index
+        return self.names[index]
+
+
+class RowScan:
+    """The same for every row by itself: `free` is `[batch, names]`, true where a row may be redrawn."""
+
+    def __init__(self, names: Iterable[str], alpha: Mapping[str, float], order: str, free: Tensor, generator):
+        if order not in ("random", "no-repeat"):
+            raise InputError(f"with per_row the scan must be random or no-repeat, found {order!r}")
+        self.names = tuple(names)
+        self.order = order
+        weights = torch.tensor([alpha[name] for name in self.names], dtype=torch.float64, device=free.device)
+        self.weights = weights * free
+        self.last: Tensor | None = None
+        self.generator = generator
+
+    def next(self) -> Tensor:
+        """The index of the chosen group in every row; -1 in rows where nothing is free."""
+        weights = self.weights
+        if self.order == "no-repeat" and self.last is not None:
+            others = weights.scatter(1, self.last.clamp(min=0).unsqueeze(1), 0)
+            weights = torch.where((others > 0).any(1, keepdim=True), others, weights)
+        clocks = torch.empty_like(weights).exponential_(generator=self.generator) / weights
+        chosen = torch.where((weights > 0).any(1), clocks.argmin(1), -1)
+        self.last = chosen
+        return chosen
+
+
+class Chain:
+    """Runs a model's chain: `state, moves = chain.step(state)`, or `state = chain.run(state, steps, observers)`."""
+
+    def __init__(
+        self,
+        model: JointModel,
+        *,
+        generator: torch.Generator,
+        clamp: Mapping[str, Tensor] | None = None,
+        scan: str = "random",
+        per_row: bool = False,
+        batch: int | None = None,
+    ):
+        self.model = model
+        self.generator = generator
+        self.clamp = full_clamp(model, clamp or {}, batch)
+        self.free = tuple(n for n in model.names if n not in self.clamp or not bool(self.clamp[n].all()))
+        # The shared choice is made on the host, so it has a source of its own there.
+        seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+        host = torch.Generator().manual_seed(int(seed))
+        self.scan: Scan | RowScan
+        if per_row:
+            self.scan = RowScan(self.free, model.alpha, scan, self._free_rows(batch), generator)
+        else:
+            self.scan = Scan(self.free, model.alpha, scan, host)
+
+    def _free_rows(self, batch: int | None) -> Tensor:
+        if batch is None:
+            batch = max((len(mask) for mask in self.clamp.values()), default=None)
+        if batch is None:
+            raise InputError("per_row without a clamp needs batch=, the number of rows")
+        everywhere = torch.ones(batch, dtype=torch.bool, device=self.generator.device)
+        rows = [~self.clamp[n].reshape(batch, -1).all(1) if n in self.clamp else everywhere for n in self.free]
+        return torch.stack(rows, 1) if rows else everywhere.new_zeros(batch, 0)
+
+    @torch.no_grad()
+    def step(self, state: State) -> tuple[State, list[Move]]:
+        """One transition. Returns a new state and what was redrawn; the given state is not changed."""
+        if not self.free:
+            return state, []
+        choice = self.scan.next()
+        if isinstance(choice, str):
+            move = redraw(self.model, choice, state, self.clamp.get(choice), self.generator)
+            return {**state, choice: move.value}, [move]
+        moves = []
+        for index, name in enumerate(self.free):
+            rows = (choice == index).nonzero().squeeze(1)
+            if len(rows):
+                moves.append(self._redraw_rows(name, state, rows))
+        changed = {move.name: state[move.name].index_copy(0, move.rows, move.value) for move in moves}
+        return {**state, **changed}, moves
+
+    def _redraw_rows(self, name: str, state: State, rows: Tensor) -> Move:
+        clamp = self.clamp[name][rows] if name in self.clamp else None
+        move = redraw(self.model, name, take(state, rows), clamp, self.generator)
+        return Move(name, move.distribution, move.previous, move.value, clamp, rows)
+
+    def run(
+        self, state: State, steps: int, observers: Iterable[Observer] = (), progress: bool | None = None
+    ) -> State:
+        """`steps` transitions; observers see every redraw. `progress` None shows a bar on long runs in a terminal."""
+        observers = tuple(observers)
+        self._check(state)
+        for _ in track(range(steps), "running the chain", progress):
+            state, moves = self.step(state)
+            for move in moves:
+                for observer in observers:
+                    observer(move)
+        return state
+
+    def _check(self, state: State) -> None:
+        missing = [name for name in self.model.names if name not in state]
+        if missing:
+            raise InputError(f"the state lacks {', '.join(missing)}; model.start(batch, generator) gives a whole one")
+        values, _ = self.model.admit(state)
+        batch = batch_size(values)
+        for name, mask in self.clamp.items():
+            if len(mask) not in (1, batch):
+                raise InputError(f"clamp of {name!r} has {len(mask)} rows, the state has {batch}")
+
+    def sweeps(self, count: int) -> int:
+        """The number of steps in which every free group is redrawn `count` times (on average, if random)."""
+        return count * len(self.free)
+
+
+def redraw(
+    model: JointModel, name: str, state: Mapping[str, Tensor], clamp: Tensor | None, generator: torch.Generator
+) -> Move:
+    """x_name ~ p(x_name | x_-name) at the coordinates that are not clamped."""
+    distribution = model(name, state)
+    value = distribution.redraw(state[name], clamp, generator)
+    return Move(name, distribution, state[name], value, clamp)
+
+
+def full_clamp(model: JointModel, clamp: Mapping[str, Tensor], batch: int | None = None) -> Mask:
+    """Masks in full form, without those that clamp nothing; refuses those that the family cannot honour."""
+    model.check_names(clamp)
+    full = {}
+    for name, mask in clamp.items():
+        family, mask = model.variables[name], torch.as_tensor(mask, device=model.device)
+        rows = len(mask) if mask.ndim else (batch or 1)
+        mask = mask.expand(rows) if mask.ndim == 0 else mask
+        mask = expand_mask(name, mask, [rows, *family.event_shape], model.device)
+        flat = mask.reshape(rows, -1)
+        if not family.clamps_coordinates and bool((flat.any(1) & ~flat.all(1)).any()):
+            raise InputError(
+                f"{name!r}: coordinates of a {type(family).__name__} are not independent given the rest, "
+                "so single ones cannot be clamped; clamp the whole group or none of it"
+            )
+        if bool(mask.any()):
+            full[name] = mask
+    return full

@@ -1,0 +1,36 @@
+"""A conditional p_theta_i(x_i | x_-i): a family and a network (section 4).
+
+The network reads the encoded values of all other groups, as a dictionary, and puts out the family's
+parameters. One forward pass gives a distribution that serves both the score and the draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from paracond.families import Distribution, Family
+from paracond.state import InputError
+
+
+class Conditional(nn.Module):
+    """p(x_i | x_-i) = family(network(x_-i)).
+
+    `network` is any module that maps `{name: [batch, *encoding_shape]}` to `[batch, *output_shape]`.
+    """
+
+    def __init__(self, family: Family, network: nn.Module):
+        super().__init__()
+        self.family = family
+        self.network = network
+        self.shared = nn.ParameterDict(family.shared_parameters())
+
+    def forward(self, others: Mapping[str, Tensor]) -> Distribution:
+        output = self.network(others)
+        if tuple(output.shape[1:]) != self.family.output_shape:
+            raise InputError(
+                f"{type(self.network).__name__} must put out [batch, {str(self.family.output_shape)[1:-1]}] "
+                f"for {self.family}, found {list(output.shape)}"
+            )
+        return self.family.distribution(output, **self.shared)

@@ -1,0 +1,26 @@
+"""The UCI digits that ship inside scikit-learn: 1,797 grey images of 8 x 8 pixels with their classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from paracond.datasets.missing import hide as hide_values
+from paracond.state import Data, InputError
+
+
+def digits(split: str = "train", hide: Mapping[str, float] | None = None, seed: int = 0) -> Data:
+    """Images `x` `[rows, 64]` in [0, 1] and classes `c` `[rows]`; every fifth image is held out as `split="test"`.
+
+    `hide={"c": 0.5}` leaves half of the labels unobserved.
+    """
+    from sklearn.datasets import load_digits  # only here: the core does not need scikit-learn
+
+    if split not in ("train", "test"):
+        raise InputError(f'split must be "train" or "test", found {split!r}')
+    raw = load_digits()
+    order = torch.randperm(len(raw.target), generator=torch.Generator().manual_seed(0))
+    rows = order[len(order) // 5 :] if split == "train" else order[: len(order) // 5]
+    state = {"x": torch.as_tensor(raw.data / 16, dtype=torch.float32)[rows], "c": torch.as_tensor(raw.target)[rows].long()}
+    return hide_values(Data(state), hide or {}, seed=seed)

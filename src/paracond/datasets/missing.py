@@ -1,0 +1,41 @@
+"""Hiding values at random, to learn from incomplete data on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from paracond.state import Data, InputError
+
+
+def hide(data: Data, fractions: Mapping[str, float], *, coordinates: bool = False, seed: int = 0) -> Data:
+    """`data` with these fractions of each group unobserved: of its rows, or of its single coordinates.
+
+    For a categorical group hidden by rows, every class keeps the same share of its labels, as far as they divide.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    mask = dict(data.mask)
+    for name, fraction in fractions.items():
+        if name not in data.state:
+            raise InputError(f"cannot hide {name!r}: the data has {', '.join(data.state)}")
+        if not 0 <= fraction <= 1:
+            raise InputError(f"the hidden fraction of {name!r} must be between 0 and 1, found {fraction}")
+        value = data.state[name]
+        if coordinates:
+            kept = torch.rand(value.shape, generator=generator) >= fraction
+        else:
+            kept = _kept_rows(value, fraction, generator).view(-1, *[1] * (value.ndim - 1)).expand(value.shape)
+        mask[name] = mask[name] & kept.to(value.device)
+    return Data(data.state, mask)
+
+
+def _kept_rows(value: torch.Tensor, fraction: float, generator: torch.Generator) -> torch.Tensor:
+    """An exact share of the rows, spread evenly over the classes where the group has one label per row."""
+    shuffled = torch.randperm(len(value), generator=generator)
+    if value.ndim == 1 and not value.is_floating_point():
+        shuffled = shuffled[value[shuffled].argsort(stable=True)]
+    rank = torch.empty(len(value), dtype=torch.double)
+    rank[shuffled] = torch.arange(len(value), dtype=torch.double)
+    keep = 1 - fraction
+    return ((rank + 1) * keep + 1e-9).floor() > (rank * keep + 1e-9).floor()

@@ -1,0 +1,147 @@
+"""Is the model sound? Latents in use, conditionals that agree, chains that mix.
+
+Latent usage. For a latent coordinate z_j and examples x of the data, with q(z_j) the average of p(z_j | x),
+
+    information_j = H(q(z_j)) - E_x H(p(z_j | x))                         what the encoder says of the example,
+    read_back_j   = E log p(z_j | x') / q(z_j),  x' ~ p(x | z), z ~ p(z | x)   what survives a redraw of all else.
+
+Both are mutual informations (the second a lower bound of one) in nats. Learning of this kind has a stable state in
+which the decoder ignores z and the encoder returns its prior: every latent then has zero of both. Such a model still
+classifies, but each class has one picture. A coordinate is active if both exceed `ACTIVE` nats.
+
+Consistency. At the limiting distribution p of the chain, the loss per step in eq:chain_kl is
+
+    sum_x p(x) KL(p(x' | x) || p^r(x' | x)) = E[log p_i(x'_i | x_-i) - log p_i(x_i | x_-i)],
+
+since the terms log p(x) - log p(x') cancel in the mean: what a redrawn group scores more than what it replaced.
+It is zero iff the conditionals are consistent (theorem T1), and needs no enumeration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paracond.chain import Chain, Move, redraw
+from paracond.families import Binary, Categorical, Distribution
+from paracond.joint import JointModel
+from paracond.queries import Diagnostics, query
+from paracond.state import Data, InputError, State, batch_size, merge
+
+ACTIVE = 0.02  # nats
+
+
+@dataclass(frozen=True, eq=False)
+class LatentUsage:
+    """Nats per latent coordinate, `[*event]`."""
+
+    information: Tensor
+    read_back: Tensor
+
+    @property
+    def active(self) -> Tensor:
+        return (self.information > ACTIVE) & (self.read_back > ACTIVE)
+
+    @property
+    def count(self) -> int:
+        return int(self.active.sum())
+
+    @property
+    def collapsed(self) -> bool:
+        return self.count == 0
+
+    def __repr__(self) -> str:
+        total = float(self.information.sum())
+        return f"<{self.count} of {self.active.numel()} latent coordinates active, {total:.2f} nats in all>"
+
+
+@torch.no_grad()
+def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4, seed: int = 0) -> LatentUsage:
+    """How much the coordinates of `latent` say of the examples, and how much of that a redraw preserves."""
+    generator = model.generator(seed)
+    known, mask = model.admit(data.state, data.mask)
+    model.check_names([latent])
+    if bool(mask[latent].any()):
+        raise InputError(f"{latent!r} is observed in the data: it is not a latent")
+    state = merge(mask, known, model.start(len(data), generator))
+    chain = Chain(model, clamp=mask, scan="systematic", generator=generator)
+    state = chain.run(state, chain.sweeps(sweeps))
+    posterior = model(latent, state)
+    state = {**state, latent: posterior.sample(generator)}
+    information = marginal_entropy(model, latent, posterior) - posterior.entropy.mean(0)
+    return LatentUsage(information, _read_back(model, latent, state, known, mask, generator))
+
+
+def _read_back(model: JointModel, latent: str, state: State, known: State, mask, generator) -> Tensor:
+    """Redraw every group that carries the example (those ever observed, discrete labels kept), then score z."""
+    for name in _carriers(model, latent, mask):
+        state = {**state, name: redraw(model, name, state, None, generator).value}
+    posterior = model(latent, state)
+    return posterior.scores(state[latent]).mean(0) + marginal_entropy(model, latent, posterior)
+
+
+def _carriers(model: JointModel, latent: str, mask) -> list[str]:
+    """The observed group with the most coordinates: the one a latent is there to describe."""
+    observed = [n for n in model.names if n != latent and bool(mask[n].any())]
+    if not observed:
+        raise InputError("latent usage needs data of which some group is observed")
+    return [max(observed, key=lambda n: math.prod(model.variables[n].encoding_shape))]
+
+
+def marginal_entropy(model: JointModel, name: str, posterior: Distribution) -> Tensor:
+    """Entropy of each coordinate's average over the batch, in nats; for reals, that of the Gaussian with its moments."""
+    family, mean = model.variables[name], posterior.mean.mean(0)
+    if isinstance(family, Binary):
+        return -(torch.xlogy(mean, mean) + torch.xlogy(1 - mean, 1 - mean))
+    if isinstance(family, Categorical):
+        return -torch.xlogy(mean, mean).sum(-1)
+    variance = posterior.variance.mean(0) + posterior.mean.var(0, correction=0)
+    return 0.5 * (1 + math.log(2 * math.pi) + variance.log())
+
+
+@dataclass(frozen=True, eq=False)
+class Consistency:
+    """Nats per step that the bound loses, in all and by group (their alpha-weighted sum), with standard errors."""
+
+    gap: float
+    error: float
+    by_group: dict[str, float]
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {value:+.3g}" for name, value in self.by_group.items())
+        return f"<consistency gap {self.gap:.3g} +- {self.error:.2g} nats per step ({parts})>"
+
+
+@torch.no_grad()
+def consistency(
+    model: JointModel, *, chains: int = 512, warmup: int = 200, steps: int = 200, seed: int = 0, state: State | None = None
+) -> Consistency:
+    """The detailed-balance gap, estimated along chains of the random scan after `warmup` steps.
+
+    The chains start at random, or at `state`. The error is the standard error over chains, which are independent.
+    """
+    generator = model.generator(seed)
+    state = model.start(chains, generator) if state is None else state
+    chain = Chain(model, scan="random", per_row=True, batch=batch_size(state), generator=generator)
+    state = chain.run(state, warmup)
+    gains = torch.zeros(len(model.names), batch_size(state), device=model.device)
+
+    def gain(move: Move) -> None:
+        extra = move.distribution.log_prob(move.value) - move.distribution.log_prob(move.previous)
+        gains[model.index(move.name)].index_add_(0, move.rows, extra.to(gains.dtype))
+
+    chain.run(state, steps, [gain])
+    rate = gains / steps
+    total = rate.sum(0)
+    by_group = dict(zip(model.names, rate.mean(1).tolist(), strict=True))
+    return Consistency(float(total.mean()), float(total.std() / math.sqrt(len(total))), by_group)
+
+
+def mixing(model: JointModel, names: Iterable[str] | None = None, *, chains: int = 16, sweeps: int = 200, seed: int = 0) -> Diagnostics:
+    """R-hat and effective sample size of the unclamped chain, `sweeps` sweeps after as many of warm-up."""
+    wanted = list(model.names if names is None else names)
+    return query(model, {}, wanted, chains=chains, until=sweeps, seed=seed).diagnostics

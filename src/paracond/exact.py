@@ -1,0 +1,310 @@
+"""The oracle: everything the paper defines, computed exactly on a finite space by enumeration.
+
+Kernels (section 3). A kernel p(x | x') is applied to distributions and scored against another, q:
+
+    push(r)(x)           = sum_x' p(x | x') r(x')
+    forward_score(Q)     = sum_x,x' Q(x) q(x' | x) log q(x' | x)
+    backward_score(Q, p) = sum_x,x' Q(x) q(x' | x) log p(x | x')
+
+and these give the likelihood L, its bound L_B (eq:chain) and the approximations F-hat and F (appendix B.1).
+`MatrixKernel` is any kernel as a dense matrix. `GibbsKernel` is eq:gibbs_transition as tables over the groups: the sum
+over x' is a sum over one group at a time, and since a move in group i scores alpha_i p_i(x_i | x_-i) whatever the new
+value is, all three take O(groups * states) and no matrix is ever formed. That serves 2^16 states in seconds.
+
+Distributions are float64 tensors of shape (K_1, ..., K_m), one axis per group (one axis in all for a `MatrixKernel`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import scipy.sparse.linalg
+import torch
+from torch import Tensor
+
+from paracond.joint import JointModel
+from paracond.state import InputError, Observed, State
+
+DENSE = 1024  # up to this many states, linear algebra is dense
+CHUNK = 16384  # states per forward pass when tables are made
+MOST = 2**16
+
+
+class Kernel(Protocol):
+    shape: tuple[int, ...]
+
+    def push(self, r: Tensor) -> Tensor: ...
+    def forward_score(self, weights: Tensor) -> Tensor: ...
+    def backward_score(self, weights: Tensor, p) -> Tensor: ...
+    def matrix(self) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixKernel:
+    """Any kernel: `transition[a, b]` = p(b | a)."""
+
+    transition: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.transition),)
+
+    def push(self, r: Tensor) -> Tensor:
+        return r @ self.transition
+
+    def forward_score(self, weights: Tensor) -> Tensor:
+        return (weights[:, None] * torch.xlogy(self.transition, self.transition)).sum()
+
+    def backward_score(self, weights: Tensor, p: MatrixKernel) -> Tensor:
+        return torch.xlogy(weights[:, None] * self.transition, p.transition.T).sum()
+
+    def matrix(self) -> Tensor:
+        return self.transition
+
+
+@dataclass(frozen=True, eq=False)
+class GibbsKernel:
+    """eq:gibbs_transition: `tables[i]` is p_i(x_i | x_-i) at every x, so it sums to one along axis i."""
+
+    tables: Sequence[Tensor]
+    alpha: Sequence[float]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tables[0].shape)
+
+    @property
+    def stay(self) -> Tensor:
+        """p(x | x): the redrawn group may fall on its old value."""
+        return torch.stack([a * t for a, t in zip(self.alpha, self.tables, strict=True)]).sum(0)
+
+    def push(self, r: Tensor) -> Tensor:
+        parts = [a * t * r.sum(i, keepdim=True) for i, (a, t) in enumerate(zip(self.alpha, self.tables, strict=True))]
+        return torch.stack(parts).sum(0)
+
+    def forward_score(self, weights: Tensor) -> Tensor:
+        total = torch.xlogy(weights * self.stay, self.stay).sum()
+        for i, (a, t) in enumerate(zip(self.alpha, self.tables, strict=True)):
+            elsewhere = weights.sum(i, keepdim=True) - weights  # mass of the states that differ in group i alone
+            total = total + torch.xlogy(elsewhere * a * t, a * t).sum()
+        return total
+
+    def backward_score(self, weights: Tensor, p: GibbsKernel) -> Tensor:
+        total = torch.xlogy(weights * self.stay, p.stay).sum()
+        for a, t, pa, pt in zip(self.alpha, self.tables, p.alpha, p.tables, strict=True):
+            total = total + torch.xlogy(weights * a * (1 - t), pa * pt).sum()
+        return total
+
+    def matrix(self) -> Tensor:
+        """The dense kernel [from, to] over flattened states."""
+        size = math.prod(self.shape)
+        if size > 8 * DENSE:
+            raise InputError(f"a dense kernel of {size} x {size} would not fit; use push")
+        unit = torch.eye(size, dtype=torch.float64)
+        return torch.stack([self.push(row.view(self.shape)).flatten() for row in unit])
+
+    def restrict(self, keep: Sequence[Tensor]) -> GibbsKernel:
+        """The clamped chain: group i takes only the values `keep[i]` (indices); groups with one value are fixed."""
+        tables, alpha = [], []
+        for i, (a, t) in enumerate(zip(self.alpha, self.tables, strict=True)):
+            for axis, index in enumerate(keep):
+                t = t.index_select(axis, index)
+            tables.append(t / t.sum(i, keepdim=True))
+            alpha.append(a if len(keep[i]) > 1 else 0.0)
+        return GibbsKernel(tables, [a / sum(alpha) for a in alpha] if sum(alpha) > 0 else list(self.alpha))
+
+
+# --- limiting distributions and reversal ------------------------------------------------------------------------
+
+
+def limiting(kernel: Kernel) -> Tensor:
+    """The unique p with p = push(p)."""
+    size = math.prod(kernel.shape)
+    p = _solve(kernel.matrix()) if size <= DENSE else _krylov(kernel, size)
+    p = p.clamp(min=0) / p.clamp(min=0).sum()
+    p = p.view(kernel.shape)
+    gap = float((kernel.push(p) - p).abs().sum())
+    if not gap < 1e-9:
+        raise InputError(f"no unique limiting distribution was found (|pK - p| = {gap:.1e}): is the chain irreducible?")
+    return p
+
+
+def _solve(matrix: Tensor) -> Tensor:
+    """p (K - I) = 0 and p 1 = 1, as one regular system: p (I - K + 1 1^T) = 1^T."""
+    size = len(matrix)
+    system = torch.eye(size, dtype=torch.float64) - matrix + 1
+    solution, info = torch.linalg.solve_ex(system.T, torch.ones(size, dtype=torch.float64))
+    if int(info) or float(torch.linalg.cond(system)) > 1e13:
+        raise InputError("the chain is reducible: its limiting distribution is not unique")
+    return solution
+
+
+def _krylov(kernel: Kernel, size: int) -> Tensor:
+    """The leading eigenvector by Arnoldi iteration, polished by power steps."""
+    operator = scipy.sparse.linalg.LinearOperator(
+        (size, size), matvec=lambda v: kernel.push(torch.as_tensor(v).view(kernel.shape)).flatten().numpy(), dtype=float
+    )
+    start = np.full(size, 1 / size)
+    _, vectors = scipy.sparse.linalg.eigs(operator, k=1, which="LR", v0=start, tol=1e-12)
+    vector = torch.as_tensor(vectors[:, 0].real.copy())
+    return vector / vector.sum()
+
+
+def mixing_rate(kernel: Kernel) -> float:
+    """The second largest modulus among the kernel's eigenvalues: distances to the limit fall like rate^n."""
+    moduli = torch.linalg.eigvals(kernel.matrix()).abs().sort(descending=True).values
+    return float(moduli[1])
+
+
+def reverse(kernel: Kernel) -> MatrixKernel:
+    """p^r(x' | x) = p(x | x') p(x') / p(x)."""
+    p = limiting(kernel).flatten()
+    return MatrixKernel(kernel.matrix().T * p / p[:, None])
+
+
+def conditionals(p: Tensor) -> list[Tensor]:
+    """p(x_i | x_-i) for every group, in the form of `GibbsKernel.tables`."""
+    return [p / p.sum(i, keepdim=True) for i in range(p.ndim)]
+
+
+def detailed_balance_gap(kernel: Kernel) -> float:
+    """sum_x p(x) KL(p(x' | x) || p^r(x' | x)), nats per step: zero iff detailed balance holds.
+
+    It is what eq:chain_kl loses per step at the limit. The terms in log p(x) cancel by stationarity.
+    """
+    p = limiting(kernel)
+    return float(kernel.forward_score(p) - kernel.backward_score(p, kernel))
+
+
+def consistency_gap(kernel: GibbsKernel) -> float:
+    """max |p_i(x_i | x_-i) - p(x_i | x_-i)| over groups and states: zero iff the conditionals are consistent (T1)."""
+    implied = conditionals(limiting(kernel))
+    return max(float((a - b).abs().max()) for a, b in zip(kernel.tables, implied, strict=True))
+
+
+def is_consistent(kernel: GibbsKernel, tolerance: float = 1e-8) -> bool:
+    """Whether some joint distribution has these tables as its conditionals."""
+    return consistency_gap(kernel) < tolerance
+
+
+# --- likelihood and bounds --------------------------------------------------------------------------------------
+
+
+def trajectory(q: Kernel, data: Tensor, n: int) -> list[Tensor]:
+    """q_1 = data, q_k = push(q_k-1), ..., q_n+1."""
+    laws = [data]
+    for _ in range(n):
+        laws.append(q.push(laws[-1]))
+    return laws
+
+
+def kl(p: Tensor, q: Tensor) -> float:
+    """KL(p || q) in nats."""
+    return float((torch.xlogy(p, p) - torch.xlogy(p, q)).sum())
+
+
+def likelihood(data: Tensor, kernel: Kernel) -> Tensor:
+    """L = sum_x data(x) log p(x), p the limiting distribution."""
+    return torch.xlogy(data, limiting(kernel)).sum()
+
+
+def f_hat(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
+    """F-hat = n sum Q_n(x) q(x' | x) [log p(x | x') - log q(x' | x)], the second term of eq:chain."""
+    weights = torch.stack(trajectory(q, data, n)[:n]).sum(0)
+    return q.backward_score(weights, p) - q.forward_score(weights)
+
+
+def f(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
+    """F = F-hat + sum q_n(x) q(x' | x) log q(x' | x), eq. hatF."""
+    return q.forward_score(trajectory(q, data, n)[n - 1]) + f_hat(data, p, q, n)
+
+
+def lower_bound(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
+    """L_B of eq:chain."""
+    return torch.xlogy(trajectory(q, data, n)[n], limiting(p)).sum() + f_hat(data, p, q, n)
+
+
+def lower_bound_kl(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
+    """L_B by its KL form, eq:chain_kl: L - n sum_x Q_n(x) KL(q(x' | x) || p^r(x' | x))."""
+    laws = trajectory(q, data, n)
+    weights, log_p = torch.stack(laws[:n]).sum(0), limiting(p).log()
+    moved = torch.stack(laws[1:]).sum(0)
+    # log p^r(x' | x) = log p(x | x') + log p(x') - log p(x)
+    backward = q.backward_score(weights, p) + (moved * log_p).sum() - (weights * log_p).sum()
+    return likelihood(data, p) - (q.forward_score(weights) - backward)
+
+
+# --- finite joint models ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Finite:
+    """A joint model of finite groups, enumerated: its states, in the order of the flattened axes, and its kernel."""
+
+    names: tuple[str, ...]
+    values: dict[str, Tensor]  # every value of each group, [K_i, *event]
+    kernel: GibbsKernel
+    states: State = field(repr=False)  # every joint state, [prod K_i, *event]
+
+    def limiting(self) -> Tensor:
+        return limiting(self.kernel)
+
+    def clamped(self, given: Mapping[str, Tensor | Observed]) -> tuple[GibbsKernel, dict[str, Tensor]]:
+        """The kernel of the chain with one row clamped (values without batch), and the values left to each group."""
+        keep = [self._compatible(name, given.get(name)) for name in self.names]
+        left = {name: self.values[name][index] for name, index in zip(self.names, keep, strict=True)}
+        return self.kernel.restrict(keep), left
+
+    def posterior(self, given: Mapping[str, Tensor | Observed]) -> Tensor:
+        """p(x | given) of the limiting distribution, over all states (zero where they contradict what is given)."""
+        p = self.limiting()
+        for axis, name in enumerate(self.names):
+            fits = torch.zeros(p.shape[axis], dtype=p.dtype)
+            fits[self._compatible(name, given.get(name))] = 1
+            p = p * fits.view([-1 if a == axis else 1 for a in range(p.ndim)])
+        return p / p.sum()
+
+    def marginal(self, p: Tensor, name: str) -> Tensor:
+        """p(x_name), [K_name]."""
+        axis = self.names.index(name)
+        return p.sum([a for a in range(p.ndim) if a != axis]) if p.ndim > 1 else p
+
+    def _compatible(self, name: str, known: Tensor | Observed | None) -> Tensor:
+        """Indices of the values of a group that agree with what is known of it."""
+        values = self.values[name]
+        if known is None:
+            return torch.arange(len(values))
+        observed = known if isinstance(known, Observed) else Observed(known)
+        same = values == torch.as_tensor(observed.value).to(values.dtype)
+        if observed.mask is not None:
+            same = same | ~observed.mask
+        return same.reshape(len(values), -1).all(1).nonzero().squeeze(1)
+
+
+@torch.no_grad()
+def enumerate_model(model: JointModel) -> Finite:
+    """The tables of a joint model whose groups are all finite, in float64. At most 2^16 states."""
+    values = {name: family.values() for name, family in model.variables.items()}
+    sizes = [len(v) for v in values.values()]
+    if math.prod(sizes) > MOST:
+        raise InputError(f"{math.prod(sizes)} states are too many to enumerate (at most {MOST})")
+    axes = torch.meshgrid(*[torch.arange(k) for k in sizes], indexing="ij")
+    states = {name: v[index.flatten()] for (name, v), index in zip(values.items(), axes, strict=True)}
+    double = copy.deepcopy(model).to("cpu", torch.float64)
+    stored = {name: model.variables[name].store(v, torch.float64) for name, v in states.items()}
+    tables = []
+    for axis, name in enumerate(model.names):
+        table = torch.cat([_probabilities(double, name, stored, first) for first in range(0, math.prod(sizes), CHUNK)])
+        table = table.view(sizes)
+        tables.append(table / table.sum(axis, keepdim=True))
+    return Finite(model.names, values, GibbsKernel(tables, [model.alpha[n] for n in model.names]), states)
+
+
+def _probabilities(model: JointModel, name: str, states: State, first: int) -> Tensor:
+    chunk = {k: v[first : first + CHUNK] for k, v in states.items()}
+    return model(name, chunk).log_prob(chunk[name]).exp()

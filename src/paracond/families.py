@@ -1,0 +1,389 @@
+"""Families of distributions: how a group of variables is stored, encoded, scored, drawn, summarised, started.
+
+A family says what values a group takes; a `Distribution` is one member of it per row of a batch, made
+from a network's output. Coordinates are independent given the rest of the state,
+
+    log p(x_i | x_-i) = sum_d log p(x_id | x_-i),
+
+so `scores` are per coordinate, and clamping some coordinates leaves the law of the others unchanged.
+
+| family      | stored             | encoded (network input) | network output           | summary `mean`     |
+|-------------|--------------------|-------------------------|--------------------------|--------------------|
+| Binary      | float 0/1 `[*s]`   | as stored               | logits `[*s]`            | probability        |
+| Categorical | index `[*s]`       | one-hot `[*s, K]`       | logits `[*s, K]`         | probabilities      |
+| Real        | float `[*s]`       | as stored               | mean (, log-scale) `[*s]`| mean               |
+
+A new family is one subclass of `Family` and one of `Distribution`; saving and loading find it by its name.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from paracond.state import InputError
+from paracond.storage import class_named
+
+Shape = tuple[int, ...]
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Distribution(ABC):
+    """p(x_i | x_-i) for every row of a batch."""
+
+    @abstractmethod
+    def scores(self, value: Tensor) -> Tensor:
+        """log p of every coordinate, `[batch, *event]` (`[batch]` where the family does not factorise)."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """One draw per row, `[batch, *event]`, without gradient."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """E[encode(x)]: what marginals average."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """Var[encode(x)], per element."""
+
+    @property
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """Entropy of every coordinate in nats, `[batch, *event]`."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p(x_i | x_-i), `[batch]`."""
+        return self.scores(value).flatten(1).sum(1) if value.ndim > 1 else self.scores(value)
+
+    def redraw(self, value: Tensor, clamp: Tensor | None, generator: torch.Generator) -> Tensor:
+        """A draw of the free coordinates, given `value` at those where `clamp` is true."""
+        drawn = self.sample(generator)
+        return drawn if clamp is None else torch.where(clamp, value, drawn)
+
+
+@dataclass(frozen=True)
+class Family(ABC):
+    """What values a group of variables takes. `shape` is the event shape: a number, a tuple, or () for a scalar."""
+
+    shape: int | Shape = ()
+
+    finite: ClassVar[bool] = False
+    #: Whether single coordinates may be clamped: true where coordinates are independent given the rest
+    #: (or `Distribution.redraw` conditions on them). Where false, partial masks are refused.
+    clamps_coordinates: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if any(not isinstance(n, int) or n < 1 for n in self.event_shape):
+            raise InputError(f"an event shape has positive whole numbers, found {self.shape!r}")
+
+    @property
+    def event_shape(self) -> Shape:
+        """Shape of a stored value, without the batch."""
+        return (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
+
+    @property
+    def encoding_shape(self) -> Shape:
+        """Shape of what networks read, without the batch."""
+        return self.event_shape
+
+    @property
+    def output_shape(self) -> Shape:
+        """Shape of what this group's network must put out, without the batch."""
+        return self.event_shape
+
+    def shared_parameters(self) -> dict[str, Tensor]:
+        """Initial values of parameters that do not depend on the rest of the state."""
+        return {}
+
+    def encode(self, value: Tensor) -> Tensor:
+        """Network input, `[batch, *encoding_shape]`."""
+        return value
+
+    @abstractmethod
+    def distribution(self, output: Tensor, **shared: Tensor) -> Distribution:
+        """The distribution given by a network's output `[batch, *output_shape]`."""
+
+    @abstractmethod
+    def start(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """Random values to begin a chain with, on the generator's device."""
+
+    @abstractmethod
+    def decide(self, mean: Tensor) -> Tensor:
+        """The decision for a marginal: maximum marginal where discrete, mean marginal where real."""
+
+    @abstractmethod
+    def check_values(self, name: str, known: Tensor) -> None:
+        """Refuse finite observed values (a flat tensor) that the family cannot take."""
+
+    def store(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        """A value in the type it is stored in."""
+        return value.to(dtype)
+
+    def values(self) -> Tensor:
+        """Every value of a finite family, `[count, *shape]`."""
+        raise InputError(f"{self} has no finite set of values")
+
+    def expand(self, mask: Tensor) -> Tensor:
+        """A mask over coordinates, made to broadcast against encodings."""
+        return mask
+
+    def check_shape(self, name: str, value: Tensor) -> None:
+        """Refuse a batch of the wrong shape."""
+        if value.ndim == 0 or tuple(value.shape[1:]) != self.event_shape:
+            expected = ", ".join(["batch", *map(str, self.event_shape)])
+            raise InputError(f"{name!r} must have shape [{expected}], found {list(value.shape)}")
+
+    def check_known(self, name: str, known: Tensor) -> None:
+        """Refuse observed values (a flat tensor) that are not numbers or that the family cannot take."""
+        if known.is_floating_point() and not bool(known.isfinite().all()):
+            raise InputError(f"{name!r} has NaN or infinite values that are marked as observed")
+        self.check_values(name, known)
+
+    def describe(self) -> dict:
+        """The family as JSON: its class and its arguments."""
+        return {"class": type(self).__name__, **asdict(self)}
+
+
+# --- Binary -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Bernoulli(Distribution):
+    """p(x) = prod_d sigmoid(l_d)^x_d (1 - sigmoid(l_d))^(1 - x_d)."""
+
+    logits: Tensor
+
+    def scores(self, value: Tensor) -> Tensor:
+        return value * self.logits - F.softplus(self.logits)
+
+    @torch.no_grad()
+    def sample(self, generator: torch.Generator) -> Tensor:
+        return torch.bernoulli(self.mean, generator=generator)
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.sigmoid(self.logits)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean * torch.sigmoid(-self.logits)
+
+    @property
+    def entropy(self) -> Tensor:
+        return F.softplus(self.logits) - self.logits * self.mean
+
+
+@dataclass(frozen=True)
+class Binary(Family):
+    """{0, 1}^shape, stored as floats."""
+
+    finite: ClassVar[bool] = True
+
+    def distribution(self, output: Tensor, **shared: Tensor) -> Bernoulli:
+        return Bernoulli(output)
+
+    def start(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        half = torch.full((batch, *self.event_shape), 0.5, dtype=dtype, device=generator.device)
+        return torch.bernoulli(half, generator=generator)
+
+    def decide(self, mean: Tensor) -> Tensor:
+        return (mean > 0.5).to(mean.dtype)
+
+    def check_values(self, name: str, known: Tensor) -> None:
+        if not bool(((known == 0) | (known == 1)).all()):
+            raise InputError(f"{name!r} is binary: every observed value must be 0 or 1")
+
+    def values(self) -> Tensor:
+        return _grid(2, math.prod(self.event_shape)).to(torch.get_default_dtype()).view(-1, *self.event_shape)
+
+
+# --- Categorical ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax(Distribution):
+    """p(x_d = k) = exp(l_dk) / sum_j exp(l_dj)."""
+
+    logits: Tensor
+
+    def scores(self, value: Tensor) -> Tensor:
+        return self.logits.log_softmax(-1).gather(-1, value.unsqueeze(-1)).squeeze(-1)
+
+    @torch.no_grad()
+    def sample(self, generator: torch.Generator) -> Tensor:
+        # A race of exponential clocks: the first to ring, with rates exp(l), is a draw from the softmax.
+        clocks = torch.empty_like(self.logits).exponential_(generator=generator)
+        return (self.logits - clocks.log()).argmax(-1)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.logits.softmax(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean * (1 - self.mean)
+
+    @property
+    def entropy(self) -> Tensor:
+        return -(self.mean * self.logits.log_softmax(-1)).sum(-1)
+
+
+@dataclass(frozen=True)
+class Categorical(Family):
+    """{0, ..., classes - 1}^shape, stored as indices and fed to networks one-hot."""
+
+    classes: int = 2
+    finite: ClassVar[bool] = True
+
+    def __init__(self, classes: int, shape: int | Shape = ()):
+        if classes < 2:
+            raise InputError(f"Categorical needs at least 2 classes, found {classes}")
+        object.__setattr__(self, "classes", classes)
+        object.__setattr__(self, "shape", shape)
+        self.__post_init__()
+
+    @property
+    def encoding_shape(self) -> Shape:
+        return (*self.event_shape, self.classes)
+
+    @property
+    def output_shape(self) -> Shape:
+        return (*self.event_shape, self.classes)
+
+    def encode(self, value: Tensor) -> Tensor:
+        return F.one_hot(value, self.classes).to(torch.get_default_dtype())
+
+    def distribution(self, output: Tensor, **shared: Tensor) -> Softmax:
+        return Softmax(output)
+
+    def start(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        return torch.randint(self.classes, (batch, *self.event_shape), generator=generator, device=generator.device)
+
+    def decide(self, mean: Tensor) -> Tensor:
+        return mean.argmax(-1)
+
+    def check_values(self, name: str, known: Tensor) -> None:
+        if known.is_floating_point() and not bool((known == known.round()).all()):
+            raise InputError(f"{name!r} is categorical: classes are whole numbers from 0 to {self.classes - 1}")
+        if known.numel() and (int(known.min()) < 0 or int(known.max()) >= self.classes):
+            raise InputError(
+                f"{name!r} has classes 0 to {self.classes - 1}, found {int(known.min())} to {int(known.max())}"
+            )
+
+    def store(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        # Unobserved entries may hold anything, but must be a valid index to be encoded.
+        whole = value.nan_to_num().long() if value.is_floating_point() else value.long()
+        return whole.clamp(0, self.classes - 1)
+
+    def values(self) -> Tensor:
+        return _grid(self.classes, math.prod(self.event_shape)).view(-1, *self.event_shape)
+
+    def expand(self, mask: Tensor) -> Tensor:
+        return mask.unsqueeze(-1)
+
+
+# --- Real -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian(Distribution):
+    """p(x) = prod_d N(x_d; mu_d, exp(log_scale_d)^2)."""
+
+    mu: Tensor
+    log_scale: Tensor  # broadcasts against mu
+
+    def scores(self, value: Tensor) -> Tensor:
+        standard = (value - self.mu) * torch.exp(-self.log_scale)
+        return -0.5 * (standard * standard + LOG_2PI) - self.log_scale
+
+    @torch.no_grad()
+    def sample(self, generator: torch.Generator) -> Tensor:
+        noise = torch.empty_like(self.mu).normal_(generator=generator)
+        return self.mu + torch.exp(self.log_scale) * noise
+
+    @property
+    def mean(self) -> Tensor:
+        return self.mu
+
+    @property
+    def variance(self) -> Tensor:
+        return torch.exp(2 * self.log_scale).expand_as(self.mu)
+
+    @property
+    def entropy(self) -> Tensor:
+        return (self.log_scale + 0.5 * (1 + LOG_2PI)).expand_as(self.mu)
+
+
+@dataclass(frozen=True)
+class Real(Family):
+    """R^shape, Gaussian given the rest.
+
+    `scale` is "element" (the network puts out a mean and a log-scale per coordinate), "learned" (one global
+    sigma, a parameter) or a number (fixed). A learned sigma starts at `initial_scale`. Start it small: where
+    the noise begins so wide that latents cannot be read back from a redrawn value, they collapse for good
+    (see `diagnostics.latent_usage`). It never falls under `floor`, since the likelihood has no upper bound.
+    """
+
+    scale: str | float = "element"
+    initial_scale: float = 0.03
+    floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fixed = isinstance(self.scale, (int, float))
+        if not (fixed and float(self.scale) > 0) and self.scale not in ("element", "learned"):
+            raise InputError(f'scale of Real must be "element", "learned" or a positive number, found {self.scale!r}')
+        if not self.initial_scale > self.floor > 0:
+            raise InputError(f"Real needs initial_scale > floor > 0, found {self.initial_scale} and {self.floor}")
+
+    @property
+    def output_shape(self) -> Shape:
+        return (2, *self.event_shape) if self.scale == "element" else self.event_shape
+
+    def shared_parameters(self) -> dict[str, Tensor]:
+        return {"log_scale": torch.zeros(())} if self.scale == "learned" else {}
+
+    def distribution(self, output: Tensor, **shared: Tensor) -> Gaussian:
+        if self.scale == "element":
+            return Gaussian(output[:, 0], self._bounded(output[:, 1]))
+        if self.scale == "learned":
+            return Gaussian(output, self._bounded(shared["log_scale"]))
+        return Gaussian(output, torch.full((), math.log(self.scale), dtype=output.dtype, device=output.device))
+
+    def _bounded(self, raw: Tensor) -> Tensor:
+        """Zero maps to log(initial_scale); smoothly bounded from below by log(floor)."""
+        low = math.log(self.floor)
+        gap = math.log(self.initial_scale) - low
+        return low + F.softplus(raw + math.log(math.expm1(gap)))
+
+    def start(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        return torch.randn((batch, *self.event_shape), generator=generator, device=generator.device, dtype=dtype)
+
+    def decide(self, mean: Tensor) -> Tensor:
+        return mean
+
+    def check_values(self, name: str, known: Tensor) -> None:
+        """Any finite number will do."""
+
+
+def _grid(classes: int, length: int) -> Tensor:
+    """All words of `length` letters, in lexicographic order, `[classes**length, length]`."""
+    if length * math.log2(classes) > 16:
+        raise InputError(f"{classes}^{length} values are too many to enumerate (at most 2^16)")
+    index = torch.arange(classes**length).unsqueeze(-1)
+    return index.div(classes ** torch.arange(length - 1, -1, -1), rounding_mode="floor").remainder(classes)
+
+
+def family_from(description: dict) -> Family:
+    """The inverse of `Family.describe`; finds every imported subclass of `Family`."""
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in description.items()}
+    return class_named(Family, arguments.pop("class", ""))(**arguments)

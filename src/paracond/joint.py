@@ -1,0 +1,136 @@
+"""A joint model: one conditional per group of variables, and how often each is redrawn (section 4).
+
+The conditionals p_theta_i(x_i | x_-i) and the scan weights alpha define the kernel (eq:gibbs_transition)
+
+    p_theta(x | x') = sum_i alpha_i p_theta_i(x_i | x_-i) [x_-i = x'_-i],
+
+and the joint is its limiting distribution. Nothing here runs that chain (see `chain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from paracond import networks, storage
+from paracond.conditionals import Conditional
+from paracond.families import Distribution, Family, family_from
+from paracond.state import InputError, Mask, State, batch_size, expand_mask
+
+FORMAT = "paracond model 1"
+
+
+class JointModel(nn.Module):
+    """Named conditionals and scan weights. `model(name, state)` is p(x_name | the rest of the state)."""
+
+    def __init__(self, conditionals: Mapping[str, Conditional], alpha: Mapping[str, float] | None = None):
+        super().__init__()
+        if not conditionals:
+            raise InputError("a joint model needs at least one conditional")
+        self.names = tuple(conditionals)
+        # A list, so that any text can name a group (table columns are called "values" or "a.b").
+        self.conditionals = nn.ModuleList(conditionals.values())
+        self.variables: dict[str, Family] = {name: c.family for name, c in conditionals.items()}
+        self.alpha = _normalised(self.names, alpha)
+
+    def forward(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
+        dtype = self.dtype
+        others = {k: self.variables[k].encode(state[k]).to(dtype) for k in self.names if k != name}
+        return self.conditional(name)(others)
+
+    def conditional(self, name: str) -> nn.Module:
+        return self.conditionals[self.index(name)]
+
+    def index(self, name: str) -> int:
+        self.check_names([name])
+        return self.names.index(name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        parameter = next(self.parameters(), None)
+        return torch.get_default_dtype() if parameter is None else parameter.dtype
+
+    @property
+    def device(self) -> torch.device:
+        parameter = next(self.parameters(), None)
+        return torch.device("cpu") if parameter is None else parameter.device
+
+    def generator(self, seed: int) -> torch.Generator:
+        """A source of randomness on the model's device."""
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def start(self, batch: int, generator: torch.Generator) -> State:
+        """Random values for every group."""
+        return {name: family.start(batch, generator, self.dtype) for name, family in self.variables.items()}
+
+    # --- checks -------------------------------------------------------------------------------------------------
+
+    def check_names(self, names) -> None:
+        for name in names:
+            if name not in self.variables:
+                raise InputError(f"unknown variable {name!r} (the model has {', '.join(self.names)})")
+
+    def admit(
+        self, state: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None, rows: int | None = None
+    ) -> tuple[State, Mask]:
+        """Values and full masks of all groups, as the chain takes them, on the model's device; refuses what is wrong.
+
+        Groups that are not given are not observed. `rows` is needed only where nothing at all is given.
+        """
+        mask = mask or {}
+        self.check_names([*state, *mask])
+        rows = batch_size(state) if rows is None or state else rows
+        values, masks = {}, {}
+        for name, family in self.variables.items():
+            shape = (rows, *family.event_shape)
+            value = torch.as_tensor(state[name]) if name in state else torch.zeros(shape)
+            known = mask.get(name) if name in state else torch.zeros(rows, dtype=torch.bool)
+            family.check_shape(name, value)
+            masks[name] = expand_mask(name, known, shape, self.device)
+            family.check_known(name, value.to(self.device)[masks[name]])
+            values[name] = family.store(value.to(self.device), self.dtype)
+        return values, masks
+
+    # --- saving -------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model as JSON and safetensors. Networks that are `networks.Network`s can be rebuilt on load."""
+        description = {
+            "format": FORMAT,
+            "variables": {name: family.describe() for name, family in self.variables.items()},
+            "networks": {name: networks.describe(self.conditional(name).network) for name in self.names},
+            "alpha": self.alpha,
+        }
+        storage.write(folder, description, self.state_dict())
+
+    @classmethod
+    def load(cls, folder: str | Path, modules: Mapping[str, nn.Module] | None = None) -> JointModel:
+        """Read a saved model. `modules` supplies the networks that are not paracond's own, by variable."""
+        description, tensors = storage.read(folder, FORMAT)
+        modules = dict(modules or {})
+        conditionals = {}
+        for name, family in description["variables"].items():
+            network = modules.get(name) or networks.rebuild(name, description["networks"][name])
+            conditionals[name] = Conditional(family_from(family), network)
+        model = cls(conditionals, description["alpha"])
+        dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
+        model.to(dtypes.pop() if len(dtypes) == 1 else None)
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise InputError(f"{folder}: the weights do not fit the networks: {error}") from None
+        return model
+
+
+def _normalised(names: tuple[str, ...], alpha: Mapping[str, float] | None) -> dict[str, float]:
+    if alpha is None:
+        return {name: 1 / len(names) for name in names}
+    if set(alpha) != set(names):
+        raise InputError(f"alpha must weigh exactly {', '.join(names)}, found {', '.join(alpha)}")
+    if any(not weight > 0 for weight in alpha.values()):
+        raise InputError(f"every alpha must be positive, found {dict(alpha)}")
+    total = sum(alpha.values())
+    return {name: alpha[name] / total for name in names}

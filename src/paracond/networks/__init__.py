@@ -1,0 +1,10 @@
+"""Networks for conditionals: modules that map the encoded other groups to a family's parameters.
+
+Any module with that signature will do. One that derives from `Network` also carries its arguments, so that
+a saved model can be rebuilt from its JSON, by class name, without pickle.
+"""
+
+from paracond.networks.base import Network, describe, rebuild
+from paracond.networks.mlp import MLP, StackedMLP, mlp
+
+__all__ = ["MLP", "Network", "StackedMLP", "describe", "mlp", "rebuild"]

@@ -1,0 +1,29 @@
+"""What a saved model needs to know of a network: its class and its arguments, as JSON."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from paracond.state import InputError
+from paracond.storage import class_named
+
+
+class Network(nn.Module):
+    """A module that can be rebuilt from `config`, the JSON-able keyword arguments of its constructor."""
+
+    def __init__(self, **config):
+        super().__init__()
+        self.config = config
+
+
+def describe(network: nn.Module) -> dict | None:
+    """A network as JSON, or None for a module that is not ours and must be supplied on load."""
+    return {"class": type(network).__name__, **network.config} if isinstance(network, Network) else None
+
+
+def rebuild(variable: str, description: dict | None) -> nn.Module:
+    """The inverse of `describe`; finds every imported subclass of `Network`."""
+    if description is None:
+        raise InputError(f"the network of {variable!r} is not one of paracond's: pass it as modules={{{variable!r}: ...}}")
+    arguments = dict(description)
+    return class_named(Network, arguments.pop("class", ""))(**arguments)

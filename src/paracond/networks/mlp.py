@@ -1,0 +1,74 @@
+"""Multilayer perceptrons on the concatenated encodings of the other groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from paracond.families import Family
+from paracond.networks.base import Network
+from paracond.state import InputError
+
+ACTIVATIONS = {"silu": nn.SiLU, "relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+class MLP(Network):
+    """`depth` hidden layers. `inputs` gives the encoded size of every group that is read, by name."""
+
+    def __init__(
+        self,
+        inputs: Mapping[str, int],
+        output: Sequence[int],
+        hidden: int = 256,
+        depth: int = 2,
+        activation: str = "silu",
+    ):
+        super().__init__(inputs=dict(inputs), output=list(output), hidden=hidden, depth=depth, activation=activation)
+        widths = [sum(inputs.values()), *[hidden] * depth]
+        layers: list[nn.Module] = []
+        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+            layers += [nn.Linear(fan_in, fan_out), ACTIVATIONS[activation]()]
+        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], math.prod(output)))
+        self.names, self.output = tuple(inputs), tuple(output)
+
+    def forward(self, others: Mapping[str, Tensor]) -> Tensor:
+        flat = torch.cat([others[name].flatten(1) for name in self.names], 1)
+        return self.layers(flat).view(-1, *self.output)
+
+
+class StackedMLP(Network):
+    """One small MLP per coordinate: coordinate r of the output reads coordinate r of every other group.
+
+    So a model whose groups have `members` coordinates is that many independent models, trained together.
+    """
+
+    def __init__(self, names: Sequence[str], members: int, hidden: int = 16, seed: int = 0):
+        super().__init__(names=list(names), members=members, hidden=hidden, seed=seed)
+        self.names = tuple(names)
+        generator = torch.Generator().manual_seed(seed)
+
+        def uniform(*shape: int, fan_in: int) -> nn.Parameter:
+            bound = 1 / math.sqrt(fan_in)
+            return nn.Parameter((2 * torch.rand(shape, generator=generator) - 1) * bound)
+
+        inputs = len(names)
+        self.weight1 = uniform(members, inputs, hidden, fan_in=inputs)
+        self.bias1 = uniform(members, 1, hidden, fan_in=inputs)
+        self.weight2 = uniform(members, hidden, 1, fan_in=hidden)
+        self.bias2 = uniform(members, 1, 1, fan_in=hidden)
+
+    def forward(self, others: Mapping[str, Tensor]) -> Tensor:
+        stacked = torch.stack([others[name].T for name in self.names], -1)  # [members, batch, inputs]
+        hidden = torch.tanh(torch.baddbmm(self.bias1, stacked, self.weight1))
+        return torch.baddbmm(self.bias2, hidden, self.weight2).squeeze(-1).T
+
+
+def mlp(variables: Mapping[str, Family], name: str, **options) -> MLP:
+    """The MLP for group `name` of a model with these variables; options are those of `MLP`."""
+    inputs = {k: math.prod(family.encoding_shape) for k, family in variables.items() if k != name}
+    if not inputs:
+        raise InputError(f"{name!r} is the only group: there is nothing for its network to read")
+    return MLP(inputs, variables[name].output_shape, **options)

@@ -1,0 +1,201 @@
+"""What is accumulated while a chain runs, in memory that does not grow with the chain.
+
+An observer is called with every `Move`. Marginals are Rao-Blackwellised: instead of draws they average the
+conditionals that the draws come from,
+
+    p(x_i) ~ (1/T) sum_t p_theta_i(x_i | x_-i^t),
+
+which has the same expectation and less variance. Clamped coordinates count with their known value.
+
+Convergence is judged from `slots` consecutive batches of each of M chains (`Monitor`). For a scalar quantity with
+conditional mean m_t and conditional variance v_t, let V = E[v] + Var[m] be its marginal variance (the law of total
+variance). With W the mean over half-chains of V and B the variance of half-chain means of m,
+
+    R-hat = sqrt(((n - 1) / n W + B) / W)          (split R-hat; v = 0 gives the classical one)
+    ess   = V / mcse^2,
+
+where mcse^2 is the larger of (variance of chain means) / M and (variance of batch means) / (M slots). So `ess` is
+the number of independent draws from the marginal that would give the same accuracy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from paracond.chain import Move
+from paracond.families import Family
+
+
+def summary(family: Family, move: Move, rao_blackwell: bool = True) -> tuple[Tensor, Tensor]:
+    """Mean and variance of encode(x_i), `[batch, *encoding]`: of its conditional, or of the draw itself."""
+    drawn = family.encode(move.value).to(move.distribution.mean.dtype)
+    if not rao_blackwell:
+        return drawn, torch.zeros_like(drawn)
+    mean, variance = move.distribution.mean, move.distribution.variance
+    if move.clamp is None:
+        return mean, variance
+    clamp = family.expand(move.clamp)
+    return torch.where(clamp, drawn, mean), torch.where(clamp, 0, variance)
+
+
+@dataclass
+class Marginals:
+    """Running mean and variance of encode(x_name) in every row, over the redraws of `name`."""
+
+    family: Family
+    name: str
+    rao_blackwell: bool = True
+    count: Tensor | float = 0.0
+    first: Tensor | float = 0.0
+    second: Tensor | float = 0.0
+
+    def __call__(self, move: Move) -> None:
+        if move.name != self.name:
+            return
+        if move.rows is not None:
+            raise ValueError("Marginals needs moves of whole batches: run the chain without per_row")
+        mean, variance = summary(self.family, move, self.rao_blackwell)
+        self.count += 1
+        self.first = self.first + mean
+        self.second = self.second + mean * mean + variance
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.as_tensor(self.first / self.count)
+
+    @property
+    def variance(self) -> Tensor:
+        return torch.as_tensor(self.second / self.count - self.mean**2).clamp(min=0)
+
+
+@dataclass
+class Samples:
+    """The last `keep` values of `name`, taken every `every` redraws, `[keep, batch, *event]`."""
+
+    name: str
+    keep: int
+    every: int = 1
+    seen: int = 0
+    values: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, move: Move) -> None:
+        if move.name != self.name:
+            return
+        self.seen += 1
+        if self.seen % self.every == 0:
+            self.values = [*self.values[1 - self.keep :], move.value] if self.keep > 1 else [move.value]
+
+    def stacked(self) -> Tensor:
+        return torch.stack(self.values)
+
+
+class Visits:
+    """How often each value of a finite group was drawn in each row, `[batch, count]`: label frequencies."""
+
+    def __init__(self, family: Family, name: str):
+        self.name = name
+        self.values = family.values()
+        self.counts: Tensor | None = None
+
+    def __call__(self, move: Move) -> None:
+        if move.name != self.name:
+            return
+        values = self.values.to(move.value.device)
+        equal = move.value.unsqueeze(1) == values.unsqueeze(0)  # [batch, count, *event]
+        same = equal.reshape(*equal.shape[:2], -1).all(2)
+        self.counts = same.long() if self.counts is None else self.counts + same
+
+
+class Monitor:
+    """Split R-hat and effective sample size of `name`, per row of questions, each asked by `chains` chains.
+
+    Rows are ordered question by question: row q * chains + k is chain k of question q. Groups of more than `most`
+    encoded coordinates are watched through `most` fixed random projections of their draws.
+    """
+
+    def __init__(self, family: Family, name: str, chains: int, length: int, slots: int = 16, most: int = 64):
+        self.family, self.name, self.chains, self.most = family, name, chains, most
+        self.slots = max(2, min(slots, length) // 2 * 2)
+        self.length = max(length, self.slots)
+        self.seen = 0
+        self.sums: Tensor | None = None  # [slots, 3 (m, m^2, v), rows, quantities]
+        self.counts = torch.zeros(self.slots)
+        self.projection: Tensor | None = None
+
+    def __call__(self, move: Move) -> None:
+        if move.name != self.name:
+            return
+        mean, variance = self._quantities(move)
+        if self.sums is None:
+            self.sums = mean.new_zeros(self.slots, 3, *mean.shape)
+        slot = min(self.seen * self.slots // self.length, self.slots - 1)
+        self.sums[slot, 0] += mean
+        self.sums[slot, 1] += mean * mean
+        self.sums[slot, 2] += variance
+        self.counts[slot] += 1
+        self.seen += 1
+
+    def _quantities(self, move: Move) -> tuple[Tensor, Tensor]:
+        mean, variance = summary(self.family, move)
+        mean, variance = mean.reshape(len(mean), -1), variance.reshape(len(mean), -1)
+        if mean.shape[1] <= self.most:
+            return mean, variance
+        if self.projection is None:
+            signs = torch.randint(2, (mean.shape[1], self.most), generator=torch.Generator().manual_seed(0))
+            self.projection = (2 * signs - 1).to(mean)
+        drawn, _ = summary(self.family, move, rao_blackwell=False)
+        projected = drawn.reshape(len(drawn), -1) @ self.projection
+        return projected, torch.zeros_like(projected)
+
+    def report(self) -> tuple[Tensor, Tensor]:
+        """The worst R-hat and the smallest ess over the quantities of each question, `[questions]` each."""
+        if self.sums is None:
+            raise ValueError(f"{self.name!r} was never redrawn while it was monitored")
+        r_hat, ess = convergence(self.sums.double(), self.counts.to(self.sums.device, torch.float64), self.chains)
+        return r_hat.amax(-1), ess.amin(-1)
+
+
+def convergence(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tensor]:
+    """R-hat and ess `[questions, quantities]` from sums `[slots, 3, rows, quantities]` and counts `[slots]`."""
+    used = counts > 0
+    sums, counts = sums[used], counts[used]
+    sums = sums.unflatten(2, (-1, chains))  # [slots, 3, questions, chains, quantities]
+    half = len(counts) // 2
+    if half == 0:  # one batch is too little to judge by
+        unknown = torch.full_like(sums[0, 0, :, 0], torch.nan)
+        return unknown, unknown
+    halves = [_moments(sums[:half], counts[:half]), _moments(sums[half:], counts[half:])]
+    means = torch.cat([mean for mean, _ in halves], 1)
+    within = torch.cat([variance for _, variance in halves], 1).mean(1)
+    n = float(counts.sum()) / 2
+    r_hat = _ratio((n - 1) / n * within + means.var(1), within).sqrt()
+    return r_hat, _ess(sums, counts, chains)
+
+
+def _ess(sums: Tensor, counts: Tensor, chains: int) -> Tensor:
+    mean, variance = _moments(sums, counts)
+    total = variance.mean(1) + (mean.var(1, correction=0) if chains > 1 else 0)
+    batches = sums[:, 0] / counts.view(-1, 1, 1, 1)
+    batches = batches.transpose(0, 1).flatten(1, 2)  # [questions, slots * chains, quantities]
+    mcse = batches.var(1) / batches.shape[1]
+    if chains > 1:
+        mcse = torch.maximum(mcse, mean.var(1) / chains)
+    return torch.where(mcse <= 1e-14 * (mean**2).mean(1), torch.inf, total / mcse)
+
+
+def _moments(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of m, and E[v] + Var[m], per chain: `[questions, chains, quantities]`."""
+    n = counts.sum()
+    mean, square, conditional = (sums.sum(0) / n).unbind(0)
+    spread = (square - mean**2).clamp(min=0) * n / (n - 1).clamp(min=1)
+    return mean, conditional + spread
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Their ratio; 1 where both vanish (a quantity that never varies has mixed)."""
+    same = numerator <= 1e-12
+    return torch.where(same, 1.0, numerator / denominator.clamp(min=1e-30))
+

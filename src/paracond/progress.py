@@ -1,0 +1,44 @@
+"""A progress bar with rate and time left, shown only where someone watches and the work is long."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+T = TypeVar("T")
+PATIENCE = 2.0  # seconds of silence before a bar appears
+
+
+def track(work: Iterable[T], title: str, show: bool | None = None) -> Iterator[T]:
+    """Iterate over `work`. `show` None means: on a terminal, once it has taken longer than `PATIENCE`."""
+    if show is None:
+        show = sys.stderr.isatty()
+    if not show:
+        yield from work
+        return
+    total = len(work) if isinstance(work, Sized) else None
+    began = time.monotonic()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    task = bar.add_task(title, total=total, rate="")
+    try:
+        for done, item in enumerate(work):
+            elapsed = time.monotonic() - began
+            if elapsed > PATIENCE:
+                bar.start()
+                bar.update(task, completed=done, rate=f"{done / elapsed:.0f}/s")
+            yield item
+    finally:
+        bar.stop()

@@ -1,0 +1,224 @@
+"""Any question: clamp what is known, run the chain, read off the rest (sections 4 and 5.4).
+
+For every row of what is given, `chains` chains start from random values of the unknown, with the known clamped.
+In the limit they draw from p(x_-o | x_o). From one run come
+
+- samples: the last state of every chain, one independent draw each;
+- marginals: averages of the conditionals along the chains (Rao-Blackwell, see `observers`);
+- decisions: arg max of the marginal for discrete coordinates, its mean for real ones (maximum and mean marginal);
+- imputations: the known values, completed by decisions or by a sample.
+
+How long to run is decided by the chains themselves (`until="converged"`): stretches of doubled length are run, each
+measured afresh so that the former ones are its warm-up, until one has R-hat and effective sample size in bounds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paracond.chain import Chain
+from paracond.joint import JointModel
+from paracond.observers import Marginals, Monitor
+from paracond.state import Data, InputError, Mask, Observed, State, merge
+
+Given = Mapping[str, Tensor | Observed]
+
+R_HAT_CONVERGED = 1.05  # until="converged" stops when every row is under this
+R_HAT_MIXED = 1.1  # above this the answer carries a warning
+FIRST_STRETCH = 32  # sweeps
+
+
+class NotMixedWarning(UserWarning):
+    """The chains of a query disagree: its marginals are not yet those of the limiting distribution."""
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """How far the chains of an answer are to be trusted."""
+
+    r_hat: dict[str, Tensor]  # [batch]: worst over the variable's coordinates
+    ess: dict[str, Tensor]  # [batch]: smallest over the variable's coordinates
+    sweeps: int  # sweeps over all unknown groups, warm-up included
+    measured: int  # sweeps that the marginals average over
+    converged: bool
+
+    def __repr__(self) -> str:
+        worst = {name: f"R-hat <= {v.max():.3f}, ess >= {self.ess[name].min():.0f}" for name, v in self.r_hat.items()}
+        listed = "; ".join(f"{name}: {text}" for name, text in worst.items())
+        return f"<{'converged' if self.converged else 'not converged'} after {self.sweeps} sweeps; {listed}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a query returns: for each wanted variable, by name."""
+
+    probabilities: dict[str, Tensor]  # Binary [batch, *event], Categorical [batch, *event, classes]
+    mean: dict[str, Tensor]  # Binary and Real, [batch, *event]
+    std: dict[str, Tensor]  # Binary and Real: the standard deviation of the marginal
+    decisions: dict[str, Tensor]  # [batch, *event]: maximum marginal (discrete) or mean marginal (real)
+    samples: dict[str, Tensor]  # [batch, chains, *event]
+    diagnostics: Diagnostics
+
+
+def query(
+    model: JointModel,
+    given: Given | None = None,
+    want: Iterable[str] | None = None,
+    *,
+    rows: int = 1,
+    chains: int = 8,
+    until: int | str = "converged",
+    warmup: int | None = None,
+    limit: int = 2000,
+    ess: float = 200,
+    scan: str = "systematic",
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Answer:
+    """p(want | given).
+
+    `given` maps names to values `[batch, *event]`, or to `Observed(value, mask)` where only some coordinates are
+    known; a single row is repeated to fit the others. With nothing given, `rows` unconditional answers are drawn.
+    `want` defaults to every variable that is not wholly given.
+    `until` is "converged" (R-hat at most 1.05 and at least `ess` effective draws in every row, at most `limit` sweeps)
+    or a number of sweeps to average over, after `warmup` more (as many as `until` if not said).
+    """
+    known, mask = _known(model, given or {}, rows)
+    wanted = _wanted(model, mask, want)
+    run = _Run(model, known, mask, wanted, chains, scan, model.generator(seed), progress)
+    if until == "converged":
+        converged = run.until_converged(limit, ess)
+    elif isinstance(until, int) and until > 0:
+        run.stretch(until if warmup is None else warmup)
+        run.stretch(until)
+        converged = run.converged(ess)
+    else:
+        raise InputError(f'until must be "converged" or a positive number of sweeps, found {until!r}')
+    answer = run.answer(converged)
+    _warn(answer.diagnostics)
+    return answer
+
+
+def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> State:
+    """`data` with its missing values filled in: by decisions, or by one joint draw per row (`how="sample"`).
+
+    Options are those of `query`. Groups of the model that `data` lacks altogether are filled in too.
+    """
+    if how not in ("decide", "sample"):
+        raise InputError(f'how must be "decide" or "sample", found {how!r}')
+    known, mask = model.admit(data.state, data.mask)
+    given = {name: Observed(value, mask[name]) for name, value in known.items()}
+    answer = query(model, given, model.names, **options)
+    filled = answer.decisions if how == "decide" else {k: v[:, 0] for k, v in answer.samples.items()}
+    return merge(mask, known, filled)
+
+
+def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
+    """What is given, as values and full masks of all variables; single rows are repeated."""
+    observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in given.items()}
+    values = {k: torch.as_tensor(v.value) for k, v in observed.items()}
+    masks = {k: torch.as_tensor(v.mask) for k, v in observed.items() if v.mask is not None}
+    model.check_names(values)
+    for name, value in values.items():
+        model.variables[name].check_shape(name, value)
+    whole = [m for k, m in masks.items() if m.ndim == values[k].ndim]  # masks that have rows of their own
+    batch = max([len(t) for t in [*values.values(), *whole]], default=rows)
+    spread = {k: v.expand(batch, *v.shape[1:]) if len(v) == 1 else v for k, v in values.items()}
+    return model.admit(spread, masks, batch)
+
+
+def _wanted(model: JointModel, mask: Mask, want: Iterable[str] | None) -> list[str]:
+    if want is None:
+        return [name for name in model.names if not bool(mask[name].all())]
+    wanted = [want] if isinstance(want, str) else list(want)
+    model.check_names(wanted)
+    return wanted
+
+
+class _Run:
+    """The chains of one query, run in stretches; marginals are those of the last stretch."""
+
+    def __init__(self, model, known, mask, wanted, chains, scan, generator, progress):
+        self.model, self.known, self.mask, self.wanted, self.chains = model, known, mask, wanted, chains
+        self.progress = progress
+        tiled = {k: v.repeat_interleave(chains, 0) for k, v in known.items()}
+        clamp = {k: v.repeat_interleave(chains, 0) for k, v in mask.items()}
+        rows = len(next(iter(tiled.values())))
+        self.state = merge(clamp, tiled, model.start(rows, generator))
+        self.chain = Chain(model, clamp=clamp, scan=scan, generator=generator)
+        self.open = [name for name in wanted if name in self.chain.free]
+        self.marginals: dict[str, Marginals] = {}
+        self.monitors: dict[str, Monitor] = {}
+        self.sweeps = self.measured = 0
+
+    def stretch(self, sweeps: int) -> None:
+        variables = self.model.variables
+        self.marginals = {n: Marginals(variables[n], n) for n in self.open}
+        self.monitors = {n: Monitor(variables[n], n, self.chains, sweeps) for n in self.open}
+        observers = [*self.marginals.values(), *self.monitors.values()]
+        self.state = self.chain.run(self.state, self.chain.sweeps(sweeps), observers, self.progress)
+        self.sweeps += sweeps
+        self.measured = sweeps
+
+    def until_converged(self, limit: int, ess: float) -> bool:
+        length = min(FIRST_STRETCH, max(1, limit))
+        while True:
+            self.stretch(length)
+            if self.converged(ess):
+                return True
+            if self.sweeps >= limit:
+                return False
+            length = min(2 * length, limit - self.sweeps)
+
+    def converged(self, ess: float) -> bool:
+        reports = [monitor.report() for monitor in self.monitors.values()]
+        return all(bool((r <= R_HAT_CONVERGED).all() and (e >= ess).all()) for r, e in reports)
+
+    def answer(self, converged: bool) -> Answer:
+        probabilities, mean, std, decisions, samples = {}, {}, {}, {}, {}
+        for name in self.wanted:
+            family = self.model.variables[name]
+            first, variance = self._marginal(name)
+            decided = family.decide(first).to(self.known[name].dtype)
+            decisions[name] = torch.where(self.mask[name], self.known[name], decided)
+            samples[name] = self.state[name].unflatten(0, (-1, self.chains))
+            if family.finite:
+                probabilities[name] = first
+            if family.encoding_shape == family.event_shape:
+                mean[name], std[name] = first, variance.sqrt()
+        reports = {name: monitor.report() for name, monitor in self.monitors.items()}
+        diagnostics = Diagnostics(
+            {n: r for n, (r, _) in reports.items()},
+            {n: e for n, (_, e) in reports.items()},
+            self.sweeps,
+            self.measured,
+            converged,
+        )
+        return Answer(probabilities, mean, std, decisions, samples, diagnostics)
+
+    def _marginal(self, name: str) -> tuple[Tensor, Tensor]:
+        """Mean and variance of encode(x), over chains and steps, `[batch, *encoding]`."""
+        if name not in self.marginals:
+            value = self.model.variables[name].encode(self.known[name]).to(self.model.dtype)
+            return value, torch.zeros_like(value)
+        marginal = self.marginals[name]
+        means = marginal.mean.unflatten(0, (-1, self.chains))
+        variances = marginal.variance.unflatten(0, (-1, self.chains))
+        return means.mean(1), variances.mean(1) + means.var(1, correction=0)
+
+
+def _warn(diagnostics: Diagnostics) -> None:
+    for name, r_hat in diagnostics.r_hat.items():
+        bad = int((r_hat > R_HAT_MIXED).sum())
+        if bad:
+            warnings.warn(
+                f"{name!r} has not mixed in {bad} of {len(r_hat)} rows (R-hat up to {r_hat.max():.2f}, "
+                f"over {R_HAT_MIXED}) after {diagnostics.sweeps} sweeps: run longer, or see `diagnostics`",
+                NotMixedWarning,
+                stacklevel=3,
+            )

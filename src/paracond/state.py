@@ -1,0 +1,114 @@
+"""What the chain carries, and what is known of it (section 4: x = (x_o, x_-o)).
+
+A `State` maps the name of each group of variables to a tensor `[batch, *event]`. A `Mask` maps it to
+a boolean tensor of the same shape, true where the value is observed (clamped); a shorter form, one
+boolean per row, stands for whole groups. A name that is absent from a mask is not observed at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+Mask = dict[str, Tensor]
+
+
+class InputError(ValueError):
+    """Bad input, refused before anything is changed: the message names the variable and what was found."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A group of which only some coordinates are known: `mask` is true there (see `expand_mask` for its shapes)."""
+
+    value: Tensor
+    mask: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """A training set: values, and which of them are observed.
+
+    `mask` entries are `[rows]` (whole groups), `[*event]` (the same coordinates in every row) or `[rows, *event]`; a group
+    without an entry is observed everywhere, a group of the model without a value nowhere.
+    Values at unobserved coordinates are never read and may be anything, NaN included.
+    """
+
+    state: State
+    mask: Mask
+
+    def __init__(self, state: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None):
+        mask = dict(mask or {})
+        unknown = sorted(set(mask) - set(state))
+        if unknown:
+            raise InputError(f"mask for {unknown[0]!r}, but the data has no such group (it has {', '.join(state)})")
+        rows = batch_size(state)
+        full = {name: expand_mask(name, mask.get(name), value.shape, value.device) for name, value in state.items()}
+        if rows == 0:
+            raise InputError("the data is empty: it has no rows")
+        object.__setattr__(self, "state", dict(state))
+        object.__setattr__(self, "mask", full)
+
+    def __len__(self) -> int:
+        return batch_size(self.state)
+
+    def __getitem__(self, rows) -> Data:
+        return Data(take(self.state, rows), take(self.mask, rows))
+
+    def to(self, device: torch.device | str) -> Data:
+        return Data({k: v.to(device) for k, v in self.state.items()}, {k: v.to(device) for k, v in self.mask.items()})
+
+
+def batch_size(state: Mapping[str, Tensor]) -> int:
+    """The number of rows, the same in every group."""
+    sizes = {name: len(value) for name, value in state.items()}
+    if not sizes:
+        raise InputError("no group of variables was given")
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{name!r} has {n}" for name, n in sizes.items())
+        raise InputError(f"groups differ in their number of rows: {listed}")
+    return next(iter(sizes.values()))
+
+
+def expand_mask(name: str, mask: Tensor | None, shape: Sequence[int], device: torch.device) -> Tensor:
+    """A mask in full form, `shape` = [batch, *event], from one in full, per row, per coordinate, or None (all true)."""
+    full, rows, event = tuple(shape), tuple(shape[:1]), tuple(shape[1:])
+    if mask is None:
+        return torch.ones(full, dtype=torch.bool, device=device)
+    mask = torch.as_tensor(mask, device=device)
+    if mask.dtype != torch.bool:
+        raise InputError(f"mask of {name!r} must be boolean, found {mask.dtype}")
+    if mask.shape == full:
+        return mask
+    if mask.shape == rows == event:
+        raise InputError(f"mask of {name!r}: {list(rows)} could mean rows or coordinates; give it as {list(full)}")
+    if mask.shape == rows:
+        return mask.view(-1, *[1] * len(event)).expand(full)
+    if mask.shape in (event, (1, *event)):
+        return mask.expand(full)
+    raise InputError(
+        f"mask of {name!r} must have shape {list(full)}, {list(rows)} (rows) or {list(event)} (coordinates of every row), "
+        f"found {list(mask.shape)}"
+    )
+
+
+def take(state: Mapping[str, Tensor], rows) -> State:
+    """The given rows of every group."""
+    return {name: value[rows] for name, value in state.items()}
+
+
+def put(state: Mapping[str, Tensor], rows: Tensor, fresh: Mapping[str, Tensor]) -> State:
+    """A copy in which the given rows are replaced by `fresh`."""
+    return {name: value.index_copy(0, rows, fresh[name]) for name, value in state.items()}
+
+
+def merge(mask: Mapping[str, Tensor], known: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> State:
+    """`known` where the mask is true, `other` elsewhere; groups that are not in `known` come from `other`."""
+    return {
+        name: torch.where(mask[name], known[name].to(value.dtype), value) if name in known else value
+        for name, value in other.items()
+    }

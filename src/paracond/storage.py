@@ -1,0 +1,93 @@
+"""Folders of tensors and their description, without pickle: `model.json` beside `weights-<hash>.safetensors`.
+
+The JSON names the weights file and its SHA-256. New weights go to a new name and the JSON is replaced last,
+in one rename, so a crash at any instant leaves the former folder or the new one, whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from paracond.state import InputError
+
+T = TypeVar("T")
+DESCRIPTION = "model.json"
+
+
+def write(folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor]) -> None:
+    """Write or replace a folder."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    digest = hashlib.sha256(payload).hexdigest()
+    weights = f"weights-{digest[:12]}.safetensors"
+    text = json.dumps({**description, "weights": weights, "sha256": digest}, indent=1)
+    _replace(folder / weights, payload)
+    _replace(folder / DESCRIPTION, text.encode())
+    for old in folder.glob("weights-*.safetensors"):
+        if old.name != weights:
+            old.unlink()
+
+
+def read(folder: str | Path, expected_format: str) -> tuple[dict, dict[str, Tensor]]:
+    """The description and the tensors of a folder; a wrong or damaged one is refused by name."""
+    folder = Path(folder)
+    description = _description(folder / DESCRIPTION, expected_format)
+    path = folder / description["weights"]
+    if not path.is_file():
+        raise InputError(f"{path} is missing, though {DESCRIPTION} names it")
+    payload = path.read_bytes()
+    if hashlib.sha256(payload).hexdigest() != description["sha256"]:
+        raise InputError(f"{path} is damaged: its SHA-256 is not the one in {DESCRIPTION}")
+    try:
+        return description, load(payload)
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a safetensors file: {error}") from None
+
+
+def class_named(base: type[T], name: str) -> type[T]:
+    """The imported subclass of `base` that a description names: code is looked up, never stored or run from a file."""
+    known = {kind.__name__: kind for kind in _subclasses(base)}
+    if name not in known:
+        listed = ", ".join(sorted(known))
+        raise InputError(f"unknown {base.__name__} {name!r} (known: {listed}); import the module that defines it")
+    return known[name]
+
+
+def _subclasses(kind: type) -> list[type]:
+    return [found for sub in kind.__subclasses__() for found in (sub, *_subclasses(sub))]
+
+
+def _description(path: Path, expected_format: str) -> dict:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: is {path.parent} a saved model?")
+    try:
+        description = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+    found = description.get("format") if isinstance(description, dict) else None
+    if found != expected_format:
+        raise InputError(f"{path} has format {found!r}, expected {expected_format!r}")
+    missing = {"weights", "sha256"} - set(description)
+    if missing:
+        raise InputError(f"{path} is damaged: it lacks {', '.join(sorted(missing))}")
+    return description
+
+
+def _replace(path: Path, payload: bytes) -> None:
+    """Put a file in place in one rename, after its bytes have reached the disk."""
+    temporary = path.with_name(path.name + ".part")
+    with open(temporary, "wb") as file:
+        file.write(payload)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
