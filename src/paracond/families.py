@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -32,6 +33,7 @@ from paracond.storage import class_named
 
 Shape = tuple[int, ...]
 LOG_2PI = math.log(2 * math.pi)
+GAIN = 1.0
 
 
 class Distribution(ABC):
@@ -169,7 +171,7 @@ class Bernoulli(Distribution):
     def sample(self, generator: torch.Generator) -> Tensor:
         return torch.bernoulli(self.mean, generator=generator)
 
-    @property
+    @cached_property
     def mean(self) -> Tensor:
         return torch.sigmoid(self.logits)
 
@@ -224,7 +226,7 @@ class Softmax(Distribution):
         clocks = torch.empty_like(self.logits).exponential_(generator=generator)
         return (self.logits - clocks.log()).argmax(-1)
 
-    @property
+    @cached_property
     def mean(self) -> Tensor:
         return self.logits.softmax(-1)
 
@@ -356,7 +358,7 @@ class Real(Family):
         if self.scale == "element":
             return Gaussian(output[:, 0], self._bounded(output[:, 1]))
         if self.scale == "learned":
-            return Gaussian(output, self._bounded(shared["log_scale"]))
+            return Gaussian(output, self._bounded(GAIN * shared["log_scale"]))
         return Gaussian(output, torch.full((), math.log(self.scale), dtype=output.dtype, device=output.device))
 
     def _bounded(self, raw: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ class JointModel(nn.Module):
         for name, family in self.variables.items():
             shape = (rows, *family.event_shape)
             value = torch.as_tensor(state[name]) if name in state else torch.zeros(shape)
-            known = mask.get(name) if name in state else torch.zeros(rows, dtype=torch.bool)
+            known = mask.get(name) if name in state else torch.zeros(shape, dtype=torch.bool)
             family.check_shape(name, value)
             masks[name] = expand_mask(name, known, shape, self.device)
             family.check_known(name, value.to(self.device)[masks[name]])

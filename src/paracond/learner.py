@@ -107,9 +107,15 @@ class Learner:
         self.generator = model.generator(seed)
         self.host = torch.Generator().manual_seed(seed)  # choices that are made on the host
         self.scan = Scan(model.names, model.alpha, scan, self.host)
-        learned = {name: [p for p in model.conditional(name).parameters() if p.requires_grad] for name in model.names}
-        self.optimisers = {name: optimiser(name, parameters) for name, parameters in learned.items() if parameters}
+        self.parameters = {n: [p for p in model.conditional(n).parameters() if p.requires_grad] for n in model.names}
+        self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
         self.averaged = copy.deepcopy(model).requires_grad_(False).eval()
+        pairs = {n: (self.averaged.conditional(n), model.conditional(n)) for n in model.names}
+        self.averages = {
+            n: [a for a, p in zip(mean.parameters(), now.parameters(), strict=True) if p.requires_grad]
+            for n, (mean, now) in pairs.items()
+        }
+        self.buffers = {n: list(zip(mean.buffers(), now.buffers(), strict=True)) for n, (mean, now) in pairs.items()}
         self.decay, self.updates = average, dict.fromkeys(model.names, 0)
         self.step_count = self.age = 0
         self.queue = torch.empty(0, dtype=torch.long)
@@ -205,10 +211,9 @@ class Learner:
             return torch.zeros_like(objective)
         self.optimisers[name].zero_grad()
         objective.backward()
-        gradients = [p.grad for p in self.model.conditional(name).parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
+        norm = nn.utils.get_total_norm([p.grad for p in self.parameters[name] if p.grad is not None])
         if self.clip is not None:
-            nn.utils.clip_grads_with_norm_(self.model.conditional(name).parameters(), self.clip, norm)
+            nn.utils.clip_grads_with_norm_(self.parameters[name], self.clip, norm)
         return norm
 
     def _descend(self, name: str) -> None:
@@ -232,11 +237,8 @@ class Learner:
         """Moving average, shorter at first so that it does not remember the random start."""
         self.updates[name] += 1
         decay = min(self.decay, self.updates[name] / (self.updates[name] + 10))
-        source, target = self.model.conditional(name), self.averaged.conditional(name)
-        averages, values = list(target.parameters()), [p.detach() for p in source.parameters()]
-        if values:
-            torch._foreach_lerp_(averages, values, 1 - decay)
-        for average, value in zip(target.buffers(), source.buffers(), strict=True):
+        torch._foreach_lerp_(self.averages[name], [p.detach() for p in self.parameters[name]], 1 - decay)
+        for average, value in self.buffers[name]:
             average.copy_(value)
 
 

@@ -1,0 +1,154 @@
+"""Every family against torch.distributions, at every kind of event shape."""
+
+import math
+
+import pytest
+import torch
+from helpers import assert_fits, assert_mean
+
+import paracond as pc
+from paracond.families import family_from
+
+SHAPES = [(), (3,), (2, 3)]
+FAMILIES = [
+    *[pc.Binary(shape) for shape in SHAPES],
+    *[pc.Categorical(4, shape) for shape in SHAPES],
+    *[pc.Real(shape, scale=scale, initial_scale=0.5) for shape in SHAPES for scale in ("element", "learned", 0.7)],
+]
+BATCH = 5
+
+
+def make(family, batch=BATCH, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    output = torch.randn(batch, *family.output_shape, generator=generator, dtype=torch.float64, requires_grad=True)
+    shared = {k: (v + 0.3).double().requires_grad_() for k, v in family.shared_parameters().items()}
+    return output, shared, family.distribution(output, **shared)
+
+
+def reference(family, output, shared):
+    if isinstance(family, pc.Binary):
+        return torch.distributions.Bernoulli(logits=output)
+    if isinstance(family, pc.Categorical):
+        return torch.distributions.Categorical(logits=output)
+    if family.scale == "element":
+        return torch.distributions.Normal(output[:, 0], softly_bounded(output[:, 1]))
+    scale = softly_bounded(shared["log_scale"]) if family.scale == "learned" else torch.tensor(0.7)
+    return torch.distributions.Normal(output, scale.double())
+
+
+def softly_bounded(raw, initial=0.5, floor=1e-3):
+    """Written out anew: exp(log floor + log(1 + exp(raw + shift))), with the shift that maps 0 to the initial scale."""
+    return floor * (1 + torch.exp(raw) * (initial / floor - 1))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_scores_moments_and_entropy(family):
+    output, shared, ours = make(family)
+    theirs = reference(family, output, shared)
+    value = ours.sample(torch.Generator().manual_seed(1))
+    assert value.shape == (BATCH, *family.event_shape)
+    scores = theirs.log_prob(value)
+    torch.testing.assert_close(ours.scores(value), scores)
+    torch.testing.assert_close(ours.log_prob(value), scores.reshape(BATCH, -1).sum(1))
+    torch.testing.assert_close(ours.entropy, theirs.entropy())
+    if isinstance(family, pc.Categorical):
+        torch.testing.assert_close(ours.mean, theirs.probs)
+        torch.testing.assert_close(ours.variance, theirs.probs * (1 - theirs.probs))
+    else:
+        torch.testing.assert_close(ours.mean, theirs.mean)
+        torch.testing.assert_close(ours.variance, theirs.variance)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_gradients_reach_every_parameter(family):
+    output, shared, ours = make(family)
+    value = ours.sample(torch.Generator().manual_seed(1))
+    assert not value.requires_grad
+    ours.log_prob(value).sum().backward()
+    assert output.grad is not None and bool((output.grad != 0).any())
+    for parameter in shared.values():
+        assert parameter.grad is not None and float(parameter.grad) != 0
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_draws_follow_the_law_and_the_seed(family):
+    output, shared, _ = make(family, batch=1)
+    many = 20_000
+    big = family.distribution(output.detach().expand(many, *family.output_shape), **{k: v.detach() for k, v in shared.items()})
+    value = big.sample(torch.Generator().manual_seed(2))
+    assert torch.equal(value, big.sample(torch.Generator().manual_seed(2)))
+    assert not torch.equal(value, big.sample(torch.Generator().manual_seed(3)))
+    flat, mean = value.reshape(many, -1), big.mean[0].detach()
+    if isinstance(family, pc.Categorical):
+        for d, p in enumerate(mean.reshape(-1, family.classes)):
+            assert_fits(torch.bincount(flat[:, d], minlength=family.classes), p)
+    else:
+        assert_mean(flat, mean.reshape(-1))
+        assert_mean((flat - mean.reshape(-1)) ** 2, big.variance[0].detach().reshape(-1))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_start_encode_decide_and_description(family):
+    generator = torch.Generator().manual_seed(0)
+    value = family.start(1000, generator, torch.float64)
+    family.check_shape("v", value)
+    family.check_known("v", value.flatten())
+    encoded = family.encode(value)
+    assert encoded.shape == (1000, *family.encoding_shape)
+    torch.testing.assert_close(family.decide(encoded.double()), value)
+    assert family_from(family.describe()) == family
+    if not isinstance(family, pc.Real):
+        assert_fits(torch.bincount(value.long().flatten()), torch.full((len(value.unique()),), 1 / len(value.unique())))
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.finite], ids=repr)
+def test_values_are_all_different_and_score_to_one(family):
+    values = family.values()
+    per_coordinate = 2 if isinstance(family, pc.Binary) else family.classes
+    assert len(values) == per_coordinate ** math.prod(family.event_shape)
+    assert len(values.reshape(len(values), -1).unique(dim=0)) == len(values)
+    output, _, _ = make(family, batch=1)
+    spread = family.distribution(output.expand(len(values), *family.output_shape))
+    torch.testing.assert_close(spread.log_prob(values).exp().sum().item(), 1.0)
+
+
+def test_redraw_keeps_clamped_coordinates():
+    family = pc.Real(4, scale=1.0)
+    value = torch.arange(8.0).view(2, 4)
+    clamp = torch.tensor([[True, False, True, False], [False] * 4])
+    drawn = family.distribution(torch.zeros(2, 4)).redraw(value, clamp, torch.Generator().manual_seed(0))
+    assert torch.equal(drawn[clamp], value[clamp])
+    assert not bool((drawn[~clamp] == value[~clamp]).any())
+
+
+def test_scale_starts_where_it_is_told_and_has_a_floor():
+    for scale in ("learned", "element"):
+        family = pc.Real(1, scale=scale, initial_scale=0.03, floor=0.001)
+
+        def deviation(raw, family=family):
+            output = torch.tensor([0.0, raw]).view(1, 2, 1) if family.scale == "element" else torch.zeros(1, 1)
+            # The learned scale is one number among thousands of weights: it is scaled to move as fast as they do.
+            shared = {} if family.scale == "element" else {"log_scale": torch.tensor(raw)}
+            return float(family.distribution(output, **shared).variance.sqrt())
+
+        assert deviation(0.0) == pytest.approx(0.03, rel=1e-5)
+        assert deviation(-100.0) == pytest.approx(0.001, rel=1e-4)
+        assert deviation(0.1) > 0.03
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: pc.Categorical(1), "at least 2 classes"),
+        (lambda: pc.Binary((3, 0)), "positive whole numbers"),
+        (lambda: pc.Real(3, scale="wide"), 'must be "element", "learned" or a positive number'),
+        (lambda: pc.Real(3, scale=-1.0), "positive number"),
+        (lambda: pc.Real(3, initial_scale=1e-4), "initial_scale > floor"),
+        (lambda: pc.Binary(17).values(), "too many to enumerate"),
+        (lambda: pc.Real(3).values(), "no finite set"),
+        (lambda: family_from({"class": "Poisson"}), "unknown Family 'Poisson'"),
+    ],
+)
+def test_bad_families_are_refused(build, message):
+    with pytest.raises(pc.InputError, match=message):
+        build()

@@ -1,0 +1,252 @@
+"""Joint models: names, weights, what is admitted, saving and loading."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import paracond as pc
+
+VARIABLES = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(4), "z": pc.Binary((2, 2)), "r": pc.Real(())}
+
+
+def make(variables=VARIABLES, **options):
+    return pc.JointModel(
+        {n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=8)) for n, f in variables.items()}, **options
+    )
+
+
+def test_a_conditional_reads_all_others_and_never_itself():
+    model = make()
+    state = model.start(6, model.generator(0))
+    for name in model.names:
+        before = model(name, state).mean
+        changed = {**state, name: VARIABLES[name].start(6, model.generator(9), torch.float32)}
+        assert torch.equal(model(name, changed).mean, before)
+        for other in set(model.names) - {name}:
+            moved = {**state, other: VARIABLES[other].start(6, model.generator(9), torch.float32)}
+            assert not torch.equal(model(name, moved).mean, before)
+
+
+def test_alpha_is_uniform_or_normalised():
+    assert make().alpha == {n: 0.25 for n in VARIABLES}
+    assert make(alpha={"x": 2, "c": 1, "z": 1, "r": 4}).alpha == {"x": 0.25, "c": 0.125, "z": 0.125, "r": 0.5}
+
+
+@pytest.mark.parametrize("names", [("values", "a.b"), ("training", "type"), ("", "keys")])
+def test_any_text_can_name_a_group(names, tmp_path):
+    model = make({name: pc.Binary(2) for name in names})
+    model.save(tmp_path)
+    assert pc.JointModel.load(tmp_path).names == names
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_save_and_load_give_the_same_model(tmp_path, dtype):
+    model = make(alpha={"x": 2, "c": 1, "z": 1, "r": 1}).to(dtype)
+    model.save(tmp_path / "model")
+    again = pc.JointModel.load(tmp_path / "model")
+    assert again.alpha == model.alpha and again.variables == model.variables and again.dtype == dtype
+    state = model.start(5, model.generator(0))
+    for name in model.names:
+        assert torch.equal(model(name, state).mean, again(name, state).mean)
+
+
+def test_saving_again_replaces_the_weights(tmp_path):
+    make().save(tmp_path)
+    second = make()
+    second.save(tmp_path)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
+    for a, b in zip(second.parameters(), pc.JointModel.load(tmp_path).parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_crash_while_saving_leaves_the_former_model(tmp_path, monkeypatch):
+    first = make()
+    first.save(tmp_path)
+    real = __import__("os").replace
+    calls = []
+
+    def crash(source, target):
+        calls.append(target)
+        if len(calls) == 2:  # the weights are in place, the description is not
+            raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr("os.replace", crash)
+    with pytest.raises(KeyboardInterrupt):
+        make().save(tmp_path)
+    monkeypatch.undo()
+    for a, b in zip(first.parameters(), pc.JointModel.load(tmp_path).parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+class Foreign(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, others):
+        return self.layer(others["b"])
+
+
+def test_a_foreign_network_is_supplied_on_load(tmp_path):
+    variables = {"a": pc.Binary(2), "b": pc.Binary(2)}
+    model = pc.JointModel(
+        {"a": pc.Conditional(variables["a"], Foreign()), "b": pc.Conditional(variables["b"], pc.networks.mlp(variables, "b"))}
+    )
+    model.save(tmp_path)
+    with pytest.raises(pc.InputError, match="network of 'a' is not one of paracond's"):
+        pc.JointModel.load(tmp_path)
+    again = pc.JointModel.load(tmp_path, modules={"a": Foreign()})
+    assert torch.equal(again.conditional("a").network.layer.weight, model.conditional("a").network.layer.weight)
+    with pytest.raises(pc.InputError, match="weights do not fit"):
+        pc.JointModel.load(tmp_path, modules={"a": nn.Linear(3, 3)})
+
+
+def damage_json(folder):
+    (folder / "model.json").write_text('{"format": "paracond')
+
+
+def other_format(folder):
+    (folder / "model.json").write_text(json.dumps({"format": "something else"}))
+
+
+def not_a_mapping(folder):
+    (folder / "model.json").write_text("[]")
+
+
+def flip_a_byte(folder):
+    (path,) = folder.glob("*.safetensors")
+    payload = bytearray(path.read_bytes())
+    payload[-1] ^= 1
+    path.write_bytes(payload)
+
+
+def truncate(folder):
+    (path,) = folder.glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def remove_weights(folder):
+    (path,) = folder.glob("*.safetensors")
+    path.unlink()
+
+
+def remove_json(folder):
+    (folder / "model.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "harm, message",
+    [
+        (damage_json, "model.json is damaged"),
+        (other_format, "has format 'something else', expected 'paracond model 1'"),
+        (not_a_mapping, "has format None"),
+        (flip_a_byte, "is damaged: its SHA-256"),
+        (truncate, "is damaged: its SHA-256"),
+        (remove_weights, "is missing, though model.json names it"),
+        (remove_json, "is .* a saved model"),
+    ],
+)
+def test_a_wrong_or_damaged_file_is_named(tmp_path, harm, message):
+    make().save(tmp_path)
+    harm(tmp_path)
+    with pytest.raises(pc.InputError, match=message):
+        pc.JointModel.load(tmp_path)
+
+
+def good():
+    return {"x": torch.zeros(2, 3), "c": torch.tensor([0, 3]), "z": torch.zeros(2, 2, 2), "r": torch.zeros(2)}
+
+
+NAN = torch.tensor([[0.0, float("nan"), 0.0], [0.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    "state, mask, message",
+    [
+        ({**good(), "x": torch.zeros(2, 4)}, None, r"'x' must have shape \[batch, 3\], found \[2, 4\]"),
+        ({**good(), "r": torch.tensor(1.0)}, None, r"'r' must have shape \[batch\], found \[\]"),
+        ({**good(), "c": torch.tensor([0, 4])}, None, "'c' has classes 0 to 3, found 0 to 4"),
+        ({**good(), "c": torch.tensor([-1, 0])}, None, "'c' has classes 0 to 3, found -1 to 0"),
+        ({**good(), "c": torch.tensor([0.5, 1])}, None, "'c' is categorical"),
+        ({**good(), "z": torch.full((2, 2, 2), 0.5)}, None, "'z' is binary"),
+        ({**good(), "x": NAN}, None, "'x' has NaN or infinite values that are marked as observed"),
+        ({**good(), "y": torch.zeros(2)}, None, "unknown variable 'y' .the model has x, c, z, r."),
+        ({**good(), "x": torch.zeros(3, 3)}, None, "groups differ in their number of rows"),
+        (good(), {"x": torch.ones(2, 2, dtype=torch.bool)}, r"mask of 'x' must have shape \[2, 3\]"),
+        (good(), {"x": torch.ones(2, 3)}, "mask of 'x' must be boolean"),
+        (good(), {"y": torch.ones(2, dtype=torch.bool)}, "unknown variable 'y'"),
+        ({}, None, "no group of variables"),
+    ],
+)
+def test_bad_input_is_refused_by_name(state, mask, message):
+    with pytest.raises(pc.InputError, match=message):
+        make().admit(state, mask)
+
+
+def test_unobserved_values_may_be_anything():
+    state = {"x": NAN, "c": torch.tensor([99.0, float("nan")])}
+    mask = {"x": ~NAN.isnan(), "c": torch.zeros(2, dtype=torch.bool)}
+    values, masks = make().admit(state, mask)
+    assert values["c"].dtype == torch.long and int(values["c"].max()) <= 3
+    assert not bool(masks["z"].any()) and masks["z"].shape == (2, 2, 2)
+    assert torch.equal(masks["x"], mask["x"])
+
+
+def test_a_mask_for_rows_or_coordinates_is_spread():
+    _, masks = make().admit(good(), {"x": torch.tensor([True, False, True]), "z": torch.tensor([True, False])})
+    assert masks["x"].tolist() == [[True, False, True]] * 2
+    assert bool(masks["z"][0].all()) and not bool(masks["z"][1].any())
+    square = pc.JointModel({n: pc.Conditional(pc.Binary(2), pc.networks.MLP({"a": 2}, (2,))) for n in ("a", "b")})
+    with pytest.raises(pc.InputError, match="could mean rows or coordinates"):
+        square.admit({"a": torch.zeros(2, 2)}, {"a": torch.tensor([True, False])})
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: pc.JointModel({}), "at least one conditional"),
+        (lambda: make(alpha={"x": 1.0}), "alpha must weigh exactly"),
+        (lambda: make(alpha=dict.fromkeys(VARIABLES, 0.0)), "every alpha must be positive"),
+        (lambda: make()("y", {}), "unknown variable 'y'"),
+        (lambda: pc.networks.mlp({"x": pc.Binary(2)}, "x"), "nothing for its network to read"),
+    ],
+)
+def test_bad_models_are_refused(build, message):
+    with pytest.raises(pc.InputError, match=message):
+        build()
+
+
+def test_a_network_of_the_wrong_size_is_named():
+    bad = pc.JointModel({"a": pc.Conditional(pc.Binary(3), Foreign()), "b": pc.Conditional(pc.Binary(2), Foreign())})
+    with pytest.raises(pc.InputError, match=r"Foreign must put out \[batch, 3,\] for Binary.*found \[4, 2\]"):
+        bad("a", bad.start(4, bad.generator(0)))
+
+
+@dataclass(frozen=True)
+class Sign(pc.Binary):
+    """A family of one's own, in one place: {-1, +1} stored as 0/1 and encoded as signs."""
+
+    def encode(self, value):
+        return 2 * value - 1
+
+
+def test_a_new_family_is_one_class(tmp_path):
+    variables = {"s": Sign(3), "b": pc.Binary(2)}
+    model = make(variables)
+    model.save(tmp_path)
+    assert pc.JointModel.load(tmp_path).variables == variables
+    answer = pc.query(model, {"b": torch.ones(1, 2)}, ["s"], until=4)
+    assert answer.samples["s"].shape == (1, 8, 3)
+
+
+def test_data_is_checked():
+    with pytest.raises(pc.InputError, match="the data is empty"):
+        pc.Data({"x": torch.zeros(0, 3)})
+    with pytest.raises(pc.InputError, match="mask for 'y'"):
+        pc.Data({"x": torch.zeros(2, 3)}, {"y": torch.ones(2, dtype=torch.bool)})
+    data = pc.Data(good())[torch.tensor([1])]
+    assert len(data) == 1 and bool(data.mask["x"].all())

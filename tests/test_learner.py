@@ -1,0 +1,355 @@
+"""Algorithm 1: gradients against exact expectations, completion against the posterior, repeatability, errors."""
+
+import copy
+
+import pytest
+import torch
+from helpers import Pairwise, assert_fits, assert_mean, random_joint, random_tables, state_index, table_model
+
+import paracond as pc
+from paracond import exact
+
+SHAPE = (2, 3, 2)
+
+
+def still(name, parameters):
+    """An optimiser that does not move, so that only gradients and draws are seen."""
+    return torch.optim.SGD(parameters, lr=0.0)
+
+
+def exact_gradient(model, name, law, states):
+    """sum_x law(x) grad log p_name(x_name | x_-name)."""
+    score = (law.flatten() * model(name, states).log_prob(states[name])).sum()
+    return torch.autograd.grad(score, list(model.conditional(name).parameters()))
+
+
+def sample(joint, rows, seed):
+    finite_shape = joint.shape
+    index = torch.multinomial(joint.flatten(), rows, replacement=True, generator=torch.Generator().manual_seed(seed))
+    return dict(zip("abc", torch.unravel_index(index, finite_shape), strict=True))
+
+
+def empirical(state):
+    table = torch.zeros(SHAPE, dtype=torch.float64)
+    table.index_put_(tuple(state[n] for n in "abc"), torch.tensor(1.0, dtype=torch.float64), accumulate=True)
+    return table / table.sum()
+
+
+def gradients(learner, name):
+    """The ascent direction of the last update of `name`."""
+    return [-p.grad.clone() for p in learner.model.conditional(name).parameters()]
+
+
+def test_one_step_on_complete_data_is_the_pseudo_likelihood_gradient():
+    """n = 1, the whole data as the batch: no sampling is involved, so the gradient is exact."""
+    model = table_model(random_tables(SHAPE, 0))
+    state = sample(random_joint(SHAPE, 1), 50, 2)
+    learner = pc.Learner(model, pc.Data(state), chain_length=1, batch_size=50, optimiser=still)
+    states = exact.enumerate_model(model).states
+    for _ in range(6):
+        info = learner.step()
+        expected = exact_gradient(model, info.variable, empirical(state), states)
+        torch.testing.assert_close(gradients(learner, info.variable), list(expected))
+
+
+@pytest.mark.parametrize("form", ["literal", "running"])
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("draw", ["before", "after"])
+def test_the_expected_gradient_along_the_chain(form, skip, draw):
+    """With frozen parameters the mean gradient of group i is exactly sum_k w_k sum_x q_k(x) grad log p_i: ages have
+    weights w_k = 1/n (literal), or geometric ones of mean n (running). Skipping must not change it."""
+    n, batch, rounds = 3, 2000, 400
+    model = table_model(random_tables(SHAPE, 0, strength=1.5), alpha=[0.5, 0.3, 0.2])
+    finite = exact.enumerate_model(model)
+    data = sample(random_joint(SHAPE, 1), batch, 2)
+    learner = pc.Learner(
+        model, pc.Data(data), chain_length=n, batch_size=batch, form=form, scan="random", draw=draw,
+        skip_redrawn=skip, optimiser=still, seed=3,
+    )
+    if form == "running":
+        for _ in range(30):  # until the ages in the batch are in equilibrium
+            learner.step()
+        ages = [1 / n * (1 - 1 / n) ** k for k in range(40)]
+    else:
+        ages = [1 / n] * n
+    laws = exact.trajectory(finite.kernel, empirical(data), len(ages))
+    law = sum(w * q for w, q in zip(ages, laws, strict=False))
+    seen: dict[str, list] = {name: [] for name in model.names}
+    for _ in range(rounds):
+        name = learner.step().variable
+        seen[name].append(torch.cat([g.flatten() for g in gradients(learner, name)]))
+    for name, found in seen.items():
+        expected = torch.cat([g.flatten() for g in exact_gradient(model, name, law, finite.states)])
+        # Successive batches overlap, so means of blocks of updates are compared, not single updates.
+        blocks = torch.stack([torch.stack(found[k::8]).mean(0) for k in range(8)])
+        error = torch.stack(found).std(0) / len(found) ** 0.5
+        gap = (blocks.mean(0) - expected).abs()
+        assert bool((gap < 8 * error + 2e-3).all()), (name, gap.max(), error.max())
+        assert float(expected.abs().max()) > 0.02  # there was something to see
+
+
+def test_skipping_removes_noise_only():
+    """Right after a redraw of group i its gradient has mean zero; skipped, it is zero."""
+    model = table_model(random_tables(SHAPE, 0))
+    data = pc.Data(sample(random_joint(SHAPE, 1), 500, 2))
+    for skip in (True, False):
+        learner = pc.Learner(
+            model, data, chain_length=1e9, batch_size=500, scan="systematic", skip_redrawn=skip, optimiser=still
+        )
+        learner.step()
+        assert learner.redrawn["a"].all() and not learner.redrawn["b"].any()
+        learner.scan.last = None  # choose `a` again
+        learner.step()
+        size = torch.cat([g.flatten() for g in gradients(learner, "a")]).abs().max()
+        assert (float(size) == 0) == skip
+
+
+def test_the_running_batch_has_the_expected_chain_length():
+    model = table_model(random_tables(SHAPE, 0))
+    data = pc.Data(sample(random_joint(SHAPE, 1), 100, 2))
+    for n in (2.5, 7.0):
+        learner = pc.Learner(model, data, chain_length=n, batch_size=64, optimiser=still)
+        taken = 0
+        original = learner._next_examples
+
+        def count(k, original=original):
+            nonlocal taken
+            taken += k
+            return original(k)
+
+        learner._next_examples = count
+        learner.step()
+        taken = 0
+        for _ in range(500):
+            learner.step()
+        assert 500 * 64 / taken == pytest.approx(n, rel=0.02)
+
+
+def test_literal_chains_all_have_the_same_length():
+    model = table_model(random_tables(SHAPE, 0))
+    learner = pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 10, 2)), chain_length=3, batch_size=10, form="literal", optimiser=still)
+    fresh = []
+    original = learner.complete
+
+    def note(index):
+        fresh.append(learner.step_count)
+        return original(index)
+
+    learner.complete = note
+    for _ in range(9):
+        learner.step()
+    assert fresh == [0, 3, 6]
+
+
+def test_a_scheduled_chain_length_grows():
+    model = table_model(random_tables(SHAPE, 0))
+    data = pc.Data(sample(random_joint(SHAPE, 1), 10, 2))
+    learner = pc.Learner(model, data, chain_length=pc.schedules.linear(1, 5, 4), batch_size=10, optimiser=still)
+    assert [info.chain_length for info in learner.run(6)] == [1, 2, 3, 4, 5, 5]
+    assert pc.schedules.cosine(1.0, 0.0, 10)(5) == pytest.approx(0.5)
+
+
+def test_every_example_is_used_once_per_pass():
+    model = table_model(random_tables(SHAPE, 0))
+    learner = pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 30, 2)), batch_size=10, optimiser=still)
+    seen = torch.cat([learner._next_examples(10) for _ in range(3)])
+    assert sorted(seen.tolist()) == list(range(30))
+
+
+# --- step I -----------------------------------------------------------------------------------------------------
+
+
+def test_completion_draws_from_the_posterior_for_every_pattern():
+    pair = Pairwise({"u": pc.Binary(2), "c": pc.Categorical(3), "w": pc.Binary(2)}, seed=5, strength=0.7)
+    finite = exact.enumerate_model(pair.model)
+    rows = 30_000
+    state = {"u": torch.tensor([[1.0, 0.0]]).expand(rows, 2), "c": torch.full((rows,), 2)}
+    third = torch.arange(rows) % 3
+    mask = {
+        "u": torch.stack([third < 2, third == 0], 1),  # both coordinates, the first, none
+        "c": third != 1,
+    }
+    learner = pc.Learner(pair.model, pc.Data(state, mask), completion_steps=25)
+    completed, redrawn = learner.complete(torch.arange(rows))
+    patterns = [
+        {"u": torch.tensor([1.0, 0.0]), "c": torch.tensor(2)},
+        {"u": pc.Observed(torch.tensor([1.0, 0.0]), torch.tensor([True, False]))},
+        {"c": torch.tensor(2)},
+    ]
+    for k, given in enumerate(patterns):
+        part = {n: v[third == k] for n, v in completed.items()}
+        counts = torch.bincount(state_index(finite, part), minlength=finite.limiting().numel())
+        assert_fits(counts, finite.posterior(given))
+    last = [n for n, flags in redrawn.items() if bool(flags.any())]
+    assert len(last) == 1 and torch.equal(redrawn[last[0]], ~learner.observed[last[0]])
+
+
+def test_values_that_are_not_observed_are_never_read():
+    pair = Pairwise({"u": pc.Binary(2), "x": pc.Real(2, scale=1.0)}, seed=0)
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    mask = torch.rand(40, 2, generator=torch.Generator().manual_seed(1)) < 0.5
+
+    def learned(hidden):
+        model = copy.deepcopy(pair.model)
+        data = pc.Data({"x": torch.where(mask, x, hidden)}, {"x": mask})
+        return list(pc.Learner(model, data, batch_size=16).fit(20).parameters())
+
+    for a, b in zip(learned(float("nan")), learned(7.0), strict=True):
+        assert torch.equal(a, b)
+
+
+# --- learning something -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.3])
+@pytest.mark.parametrize("form", ["literal", "running"])
+def test_the_limiting_distribution_is_learned(hidden, form):
+    joint = random_joint((2, 3, 2), 7)
+    data = pc.datasets.hide(pc.Data(sample(joint, 4000, 1)), dict.fromkeys("abc", hidden), seed=2)
+    model = table_model([torch.full(SHAPE, 1 / k, dtype=torch.float64) for k in SHAPE])
+    learner = pc.Learner(
+        model, data, chain_length=2, completion_steps=2, batch_size=512, form=form, average=0.99,
+        learning_rate=pc.schedules.cosine(0.05, 0.001, 1200),
+    )
+    learner.fit(1200)
+    found = exact.enumerate_model(learner.averaged).limiting()
+    start = exact.kl(joint, torch.full(SHAPE, 1 / 12, dtype=torch.float64))
+    assert exact.kl(joint, found) < (0.01 if hidden == 0 else 0.03) < 0.1 * start
+
+
+def test_averaged_weights_follow_the_model():
+    model = table_model(random_tables(SHAPE, 0))
+    data = pc.Data(sample(random_joint(SHAPE, 1), 100, 2))
+    learner = pc.Learner(model, data, average=0.9, learning_rate=0.1, scan="systematic")
+    mean = None
+    for step in range(1, 40):
+        learner.step()
+        if (step - 1) % 3 == 0:  # an update of `a`
+            updates = (step + 2) // 3
+            decay = min(0.9, updates / (updates + 10))
+            now = model.conditional("a").network.logits.detach()
+            mean = now * (1 - decay) + decay * (random_tables(SHAPE, 0)[0].log().movedim(0, -1) if mean is None else mean)
+    torch.testing.assert_close(learner.averaged.conditional("a").network.logits, mean)
+
+
+def test_per_variable_optimisers_and_clipping():
+    model = table_model(random_tables(SHAPE, 0))
+    data = pc.Data(sample(random_joint(SHAPE, 1), 100, 2))
+    rates = {"a": 0.5, "b": 0.0, "c": 0.5}
+    learner = pc.Learner(
+        model, data, clip=1e-3, scan="systematic", optimiser=lambda name, ps: torch.optim.SGD(ps, lr=rates[name])
+    )
+    before = {n: model.conditional(n).network.logits.detach().clone() for n in "abc"}
+    learner.fit(3)
+    moved = {n: float((model.conditional(n).network.logits.detach() - before[n]).norm()) for n in "abc"}
+    assert moved["b"] == 0
+    assert moved["a"] == pytest.approx(0.5 * 1e-3, rel=1e-3) and moved["c"] == pytest.approx(0.5 * 1e-3, rel=1e-3)
+
+
+def test_a_conditional_without_parameters_is_redrawn_and_not_learned():
+    model = table_model(random_tables(SHAPE, 0))
+    model.conditional("b").requires_grad_(False)
+    learner = pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 100, 2)), scan="systematic")
+    before = model.conditional("b").network.logits.clone()
+    learner.fit(6)
+    assert torch.equal(model.conditional("b").network.logits, before) and bool(learner.redrawn["c"].all())
+
+
+# --- repeatability and errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draw", ["before", "after"])
+def test_bit_for_bit_repeatable(draw):
+    def learned(seed):
+        torch.manual_seed(0)
+        variables = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(3), "z": pc.Binary(4)}
+        model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=8)) for n, f in variables.items()})
+        generator = torch.Generator().manual_seed(1)
+        state = {"x": torch.rand(64, 3, generator=generator), "c": torch.randint(3, (64,), generator=generator)}
+        data = pc.datasets.hide(pc.Data(state), {"c": 0.5})
+        return list(pc.Learner(model, data, batch_size=16, draw=draw, seed=seed).fit(30).parameters())
+
+    one, two, other = learned(0), learned(0), learned(1)
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+class Bomb(torch.nn.Module):
+    """A network that puts out NaN (or huge numbers) from a given call on."""
+
+    def __init__(self, fuse, what):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.fuse, self.what = fuse, what
+
+    def forward(self, others):
+        self.fuse -= 1
+        ruin = self.what if self.fuse < 0 else 0.0
+        return (others["c"][:, :1] * 0 + self.weight + ruin).expand(-1, 2)
+
+
+@pytest.mark.parametrize("what", [float("nan"), 1e30])
+def test_a_non_finite_loss_stops_with_name_and_step_and_keeps_the_last_good_state(what):
+    variables = {"x": pc.Real(2, scale=1.0), "c": pc.Categorical(2)}
+    model = pc.JointModel({
+        "x": pc.Conditional(variables["x"], Bomb(3, what)),
+        "c": pc.Conditional(variables["c"], pc.networks.mlp(variables, "c", hidden=4)),
+    })
+    data = pc.Data({"x": torch.zeros(8, 2), "c": torch.zeros(8).long()})
+    learner = pc.Learner(model, data, scan="systematic", batch_size=8)
+    for _ in range(6):
+        learner.step()
+    kept = {n: v.clone() for n, v in learner.batch.items()}
+    weights = [p.clone() for p in [*model.parameters(), *learner.averaged.parameters()]]
+    with pytest.raises(pc.NonFiniteError, match=r"the loss of 'x' is not finite at step 6; the last good state is kept") as error:
+        learner.step()
+    assert error.value.variable == "x" and error.value.step == 6
+    assert all(torch.equal(learner.batch[n], kept[n]) for n in kept)
+    assert all(torch.equal(a, b) for a, b in zip([*model.parameters(), *learner.averaged.parameters()], weights, strict=True))
+
+
+def good():
+    return pc.Data({"a": torch.tensor([0, 1]), "b": torch.tensor([2, 0])})
+
+
+@pytest.mark.parametrize(
+    "data, options, message",
+    [
+        (lambda: pc.Data({"a": torch.zeros(0).long()}), {}, "the data is empty"),
+        (lambda: pc.Data({"a": torch.tensor([0, 2])}), {}, "'a' has classes 0 to 1, found 0 to 2"),
+        (lambda: pc.Data({"y": torch.tensor([0])}), {}, "unknown variable 'y'"),
+        (lambda: pc.Data({"a": torch.zeros(2, 2).long()}), {}, r"'a' must have shape \[batch\]"),
+        (lambda: pc.Data({"a": torch.tensor([0.0, float("nan")])}), {}, "'a' has NaN"),
+        (lambda: pc.Data({"a": torch.tensor([0])}, {"a": torch.zeros(2, dtype=torch.bool)}), {}, "mask of 'a' must have"),
+        (lambda: pc.Data({"a": torch.tensor([0])}, {"a": torch.tensor([False])}), {}, "everything is missing"),
+        (good, {"form": "loose"}, "form must be one of running, literal"),
+        (good, {"draw": "never"}, "draw must be one of before, after"),
+        (good, {"scan": "sorted"}, "scan must be one of"),
+        (good, {"batch_size": 0}, "batch_size 0"),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_is_changed(data, options, message):
+    model = table_model(random_tables(SHAPE, 0))
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(pc.InputError, match=message):
+        pc.Learner(model, data(), **options)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+def test_a_bad_chain_length_is_refused():
+    model = table_model(random_tables(SHAPE, 0))
+    with pytest.raises(pc.InputError, match="chain_length must be at least 1, found 0.5"):
+        pc.Learner(model, good(), chain_length=0.5).step()
+
+
+def test_hiding_is_exact_and_even():
+    data = pc.datasets.hide(pc.datasets.digits(), {"c": 0.9})
+    kept = torch.bincount(data.state["c"][data.mask["c"]], minlength=10)
+    assert int(kept.sum()) == 143 and int(kept.min()) >= 13 and int(kept.max()) <= 16
+    spots = pc.datasets.hide(pc.datasets.digits(), {"x": 0.25}, coordinates=True)
+    assert_mean(spots.mask["x"].flatten().double(), 0.75)
+    for fractions, message in (({"y": 0.5}, "cannot hide 'y'"), ({"c": 1.5}, "between 0 and 1")):
+        with pytest.raises(pc.InputError, match=message):
+            pc.datasets.hide(data, fractions)
+    with pytest.raises(pc.InputError, match="split must be"):
+        pc.datasets.digits("validation")

@@ -1,0 +1,195 @@
+"""Queries against the exact conditionals of a consistent model with binary, categorical and Gaussian members."""
+
+import warnings
+
+import pytest
+import torch
+from helpers import Linear, Pairwise
+
+import paracond as pc
+
+VARIABLES = {"u": pc.Binary(2), "c": pc.Categorical(3), "k": pc.Categorical(2, (2,)), "x": pc.Real(2, scale=0.8)}
+PAIR = Pairwise(VARIABLES, seed=4, strength=0.7)
+MODEL = PAIR.model
+STATES, P, MEANS = PAIR.joint()
+FAST = {"chains": 64, "until": 800, "warmup": 40}
+CLOSE = {"rtol": 0, "atol": 0.012}  # 64 x 800 draws, less autocorrelation: about five standard errors
+
+
+def posterior(given):
+    """p(discrete states | given), and E[x | state] with clamped x coordinates at their values; exact, by Bayes."""
+    weights = P.clone()
+    means = MEANS.clone()
+    for name, known in given.items():
+        known = known if isinstance(known, pc.Observed) else pc.Observed(known)
+        shape = VARIABLES[name].event_shape
+        mask = torch.ones(shape, dtype=torch.bool) if known.mask is None else known.mask
+        if name == "x":
+            standard = (known.value - MEANS)[:, mask] / 0.8
+            weights = weights * torch.exp(-0.5 * (standard**2).sum(1))
+            means[:, mask] = known.value.double()[mask]
+        else:
+            same = (STATES[name] == known.value.to(STATES[name].dtype)) | ~mask
+            weights = weights * same.reshape(len(P), -1).all(1)
+    return weights / weights.sum(), means
+
+
+GIVEN = {
+    "nothing": {},
+    "a class": {"c": torch.tensor(1)},
+    "a real group": {"x": torch.tensor([0.5, -1.0])},
+    "one real coordinate": {"x": pc.Observed(torch.tensor([0.5, 0.0]), torch.tensor([True, False]))},
+    "one binary coordinate": {"u": pc.Observed(torch.tensor([0.0, 1.0]), torch.tensor([False, True]))},
+    "one of two labels": {"k": pc.Observed(torch.tensor([1, 0]), torch.tensor([True, False]))},
+    "a bit of everything": {
+        "u": pc.Observed(torch.tensor([1.0, 0.0]), torch.tensor([True, False])),
+        "k": torch.tensor([0, 1]),
+        "x": pc.Observed(torch.tensor([0.0, 1.5]), torch.tensor([False, True])),
+    },
+}
+
+
+def batched(given):
+    return {
+        n: pc.Observed(v.value[None], None if v.mask is None else v.mask[None]) if isinstance(v, pc.Observed) else v[None]
+        for n, v in given.items()
+    }
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_marginals_are_exact(kind):
+    weights, means = posterior(GIVEN[kind])
+    answer = pc.query(MODEL, batched(GIVEN[kind]), list(VARIABLES), **FAST)
+    for name in ("u", "c", "k"):
+        codes = VARIABLES[name].encode(STATES[name]).double()
+        exact = torch.tensordot(weights, codes, 1)
+        torch.testing.assert_close(answer.probabilities[name][0], exact, **CLOSE)
+        certain = (exact - 0.5).abs() > 0.02 if name == "u" else exact.amax(-1) - exact.sort(-1).values[..., -2] > 0.03
+        decided = (exact > 0.5).double() if name == "u" else exact.argmax(-1)
+        assert torch.equal(answer.decisions[name][0][certain], decided[certain])
+    mean = torch.tensordot(weights, means, 1)
+    torch.testing.assert_close(answer.mean["x"][0], mean, **CLOSE)
+    torch.testing.assert_close(answer.decisions["x"][0], answer.mean["x"][0])
+    known = GIVEN[kind].get("x", pc.Observed(torch.zeros(2), torch.zeros(2, dtype=torch.bool)))
+    known = known if isinstance(known, pc.Observed) else pc.Observed(known, torch.ones(2, dtype=torch.bool))
+    variance = torch.tensordot(weights, means**2, 1) - mean**2 + 0.64 * (~known.mask)
+    torch.testing.assert_close(answer.std["x"][0] ** 2, variance, rtol=0.05, atol=1e-6)
+
+
+def test_marginals_use_conditionals_and_not_only_draws():
+    """With everything else known, one sweep gives the exact conditional: no draw could."""
+    given = {"u": torch.ones(1, 2), "k": torch.zeros(1, 2).long(), "x": torch.zeros(1, 2)}
+    answer = pc.query(MODEL, given, ["c"], chains=1, until=1, warmup=0)
+    state = {**given, "c": torch.zeros(1).long()}
+    state = {n: VARIABLES[n].store(v, torch.float64) for n, v in state.items()}
+    torch.testing.assert_close(answer.probabilities["c"], MODEL("c", state).mean.detach())
+
+
+def test_samples_are_independent_draws():
+    weights, _ = posterior(GIVEN["one real coordinate"])
+    answer = pc.query(MODEL, batched(GIVEN["one real coordinate"]), ["c", "x"], chains=20_000, until=1, warmup=40)
+    from helpers import assert_fits
+
+    exact = torch.tensordot(weights, VARIABLES["c"].encode(STATES["c"]).double(), 1)
+    assert answer.samples["c"].shape == (1, 20_000) and answer.samples["x"].shape == (1, 20_000, 2)
+    assert_fits(torch.bincount(answer.samples["c"][0], minlength=3), exact)
+    assert bool((answer.samples["x"][0, :, 0] == 0.5).all())
+
+
+def test_every_row_has_its_own_question():
+    value = torch.tensor([[0.5, 0.0], [0.0, -1.0], [0.0, 0.0]])
+    mask = torch.tensor([[True, False], [False, True], [False, False]])
+    answer = pc.query(MODEL, {"x": pc.Observed(value, mask)}, ["c"], **FAST)
+    for row in range(3):
+        weights, _ = posterior({"x": pc.Observed(value[row], mask[row])})
+        exact = torch.tensordot(weights, VARIABLES["c"].encode(STATES["c"]).double(), 1)
+        torch.testing.assert_close(answer.probabilities["c"][row], exact, **CLOSE)
+
+
+def test_a_single_row_is_repeated_to_fit():
+    answer = pc.query(MODEL, {"c": torch.tensor([1]), "u": torch.zeros(3, 2)}, ["x"], until=2)
+    assert answer.samples["x"].shape == (3, 8, 2)
+    assert pc.query(MODEL, {}, ["c"], rows=5, until=2).probabilities["c"].shape == (5, 3)
+
+
+def test_until_converged_stops_by_itself_and_is_right():
+    answer = pc.query(MODEL, batched(GIVEN["a real group"]), ["c", "u"], chains=16)
+    assert answer.diagnostics.converged and answer.diagnostics.sweeps < 1000
+    assert all(float(r.max()) <= 1.05 for r in answer.diagnostics.r_hat.values())
+    weights, _ = posterior(GIVEN["a real group"])
+    exact = torch.tensordot(weights, VARIABLES["c"].encode(STATES["c"]).double(), 1)
+    # 200 effective draws: a standard error of at most 0.5 / sqrt(200) = 0.035
+    torch.testing.assert_close(answer.probabilities["c"][0], exact, rtol=0, atol=5 * 0.036)
+
+
+def stuck():
+    """Two groups that copy each other: with a strong weight the chain never leaves the mode it starts in."""
+    weight = torch.full((1, 1), 40.0)
+    return pc.JointModel({
+        a: pc.Conditional(pc.Binary(1), Linear(torch.full((1,), -20.0), {b: weight})) for a, b in ("ab", "ba")
+    })
+
+
+def test_a_chain_that_has_not_mixed_is_reported():
+    with pytest.warns(pc.NotMixedWarning, match=r"'a' has not mixed in 1 of 1 rows \(R-hat up to"):
+        answer = pc.query(stuck(), {}, ["a"], until=50)
+    assert not answer.diagnostics.converged
+    with pytest.warns(pc.NotMixedWarning):
+        answer = pc.query(stuck(), {}, ["a"], limit=100)
+    assert not answer.diagnostics.converged and answer.diagnostics.sweeps == 100
+    assert "not converged after 100 sweeps" in repr(answer.diagnostics)
+
+
+def test_what_is_given_comes_back():
+    answer = pc.query(MODEL, {n: f.start(2, MODEL.generator(0), torch.float64) for n, f in VARIABLES.items()}, ["c", "x"])
+    assert answer.probabilities["c"].sum(1).tolist() == [1, 1] and float(answer.std["x"].max()) == 0
+    assert answer.diagnostics.converged and pc.query(MODEL, {"x": torch.zeros(1, 2)}, until=2).samples.keys() == {"u", "c", "k"}
+
+
+def test_same_seed_same_answer():
+    def ask(seed):
+        return pc.query(MODEL, {"c": torch.tensor([0])}, ["x"], until=5, seed=seed).samples["x"]
+
+    assert torch.equal(ask(0), ask(0)) and not torch.equal(ask(0), ask(1))
+
+
+def test_imputation_keeps_what_is_known():
+    state = {"x": torch.tensor([[0.5, float("nan")], [1.0, 2.0]]), "c": torch.tensor([2, 0])}
+    data = pc.Data(state, {"x": ~state["x"].isnan(), "c": torch.tensor([True, False])})
+    for how in ("decide", "sample"):
+        filled = pc.impute(MODEL, data, how=how, **FAST)
+        assert filled["x"][0, 0] == 0.5 and filled["x"][1].tolist() == [1, 2] and filled["c"][0] == 2
+        assert bool(filled["x"].isfinite().all()) and set(filled) == set(VARIABLES)
+    weights, means = posterior({"x": pc.Observed(torch.tensor([0.5, 0.0]), torch.tensor([True, False])), "c": torch.tensor(2)})
+    torch.testing.assert_close(pc.impute(MODEL, data, **FAST)["x"][0, 1], torch.tensordot(weights, means, 1)[1], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (({"y": torch.zeros(1)},), "unknown variable 'y'"),
+        (({}, ["y"]), "unknown variable 'y'"),
+        (({"x": torch.zeros(2)},), r"'x' must have shape \[batch, 2\], found \[2\]"),
+        (({"c": torch.tensor([3])},), "'c' has classes 0 to 2, found 3 to 3"),
+        (({"x": torch.full((1, 2), float("nan"))},), "'x' has NaN"),
+        (({"x": pc.Observed(torch.zeros(1, 2), torch.ones(1, 3, dtype=torch.bool))},), "mask of 'x' must have shape"),
+        (({"x": torch.zeros(2, 2), "u": torch.zeros(3, 2)},), "groups differ in their number of rows"),
+    ],
+)
+def test_bad_questions_are_refused(arguments, message):
+    with pytest.raises(pc.InputError, match=message):
+        pc.query(MODEL, *arguments)
+
+
+def test_bad_lengths_are_refused():
+    for until in (0, -1, "forever", 2.5):
+        with pytest.raises(pc.InputError, match="until must be"):
+            pc.query(MODEL, {}, until=until)
+    with pytest.raises(pc.InputError, match="how must be"):
+        pc.impute(MODEL, pc.Data({"c": torch.tensor([0])}), how="guess")
+
+
+def test_no_warning_when_all_is_well():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pc.query(MODEL, {"c": torch.tensor([0])}, ["u"])

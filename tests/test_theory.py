@@ -1,0 +1,157 @@
+"""The paper's theorem and propositions, as properties of random small models (Hypothesis)."""
+
+import torch
+from helpers import random_joint, random_tables, table_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paracond import exact
+from paracond.exact import GibbsKernel, MatrixKernel
+
+SHAPES = st.sampled_from([(2, 2), (3, 2), (2, 3, 2), (2, 2, 2, 2), (4, 3)])
+SEEDS = st.integers(0, 2**31)
+STRENGTHS = st.sampled_from([0.3, 1.0, 2.0])
+settings.register_profile("paracond", deadline=None, max_examples=30, derandomize=True)
+settings.load_profile("paracond")
+
+
+def weights(shape, seed):
+    return torch.softmax(torch.randn(len(shape), generator=torch.Generator().manual_seed(seed)), 0).tolist()
+
+
+def common_joint_residual(tables):
+    """How far log p_i(x) = phi(x) - psi_i(x_-i) is from solvable in phi and psi: zero iff a joint exists.
+
+    Independent of any Markov chain: a plain linear least-squares problem for positive conditionals.
+    """
+    shape, size = tables[0].shape, tables[0].numel()
+    index = torch.arange(size).view(shape)
+    rows, target = [], []
+    for i, table in enumerate(tables):
+        rest = index.select(i, 0).flatten()
+        phi = torch.eye(size, dtype=torch.float64)
+        lowest = index.index_select(i, torch.tensor([0])).expand(shape).flatten()
+        psi = torch.zeros(size, len(tables) * size, dtype=torch.float64)
+        psi[torch.arange(size), i * size + lowest] = -1
+        assert len(rest) == size // shape[i]
+        rows.append(torch.cat([phi, psi], 1))
+        target.append(table.log().flatten())
+    matrix, right = torch.cat(rows), torch.cat(target)
+    solution = torch.linalg.lstsq(matrix, right.unsqueeze(1), driver="gelsd").solution
+    return float((matrix @ solution - right.unsqueeze(1)).abs().max())
+
+
+@given(SHAPES, SEEDS, STRENGTHS)
+def test_kernels_are_stochastic_and_limits_stationary(shape, seed, strength):
+    kernel = GibbsKernel(random_tables(shape, seed, strength), weights(shape, seed))
+    p = exact.limiting(kernel)
+    torch.testing.assert_close(kernel.matrix().sum(1), torch.ones(p.numel(), dtype=torch.float64))
+    torch.testing.assert_close(kernel.push(p), p, rtol=1e-9, atol=1e-12)
+
+
+@given(SHAPES, SEEDS, STRENGTHS)
+def test_theorem_1_consistent_conditionals_balance(shape, seed, strength):
+    """Consistent => detailed balance, the limit is the joint and has the model's conditionals, whatever alpha is."""
+    joint = random_joint(shape, seed, strength)
+    tables = exact.conditionals(joint)
+    assert common_joint_residual(tables) < 1e-9
+    kernel = GibbsKernel(tables, weights(shape, seed))
+    p = exact.limiting(kernel)
+    torch.testing.assert_close(p, joint, rtol=1e-8, atol=1e-12)
+    flow = p.flatten()[:, None] * kernel.matrix()
+    assert float((flow - flow.T).abs().max()) < 1e-12
+    assert abs(exact.detailed_balance_gap(kernel)) < 1e-10
+    assert exact.consistency_gap(kernel) < 1e-8 and exact.is_consistent(kernel)
+
+
+@given(SHAPES, SEEDS, STRENGTHS)
+def test_theorem_1_balance_needs_consistency(shape, seed, strength):
+    """Not consistent => no detailed balance, and the limiting conditionals are not the model's."""
+    tables = random_tables(shape, seed, strength)
+    assert common_joint_residual(tables) > 1e-6
+    kernel = GibbsKernel(tables, weights(shape, seed))
+    p = exact.limiting(kernel)
+    flow = p.flatten()[:, None] * kernel.matrix()
+    assert float((flow - flow.T).abs().max()) > 1e-9
+    assert exact.detailed_balance_gap(kernel) > 0
+    assert not exact.is_consistent(kernel)
+
+
+@given(SHAPES, SEEDS, st.integers(1, 6))
+def test_proposition_kl_form_of_the_bound(shape, seed, n):
+    """prop:KL: eq:chain equals eq:chain_kl, and both are under L; the KL terms here come from an explicit reverse."""
+    p, q = GibbsKernel(random_tables(shape, seed), weights(shape, seed)), GibbsKernel(
+        random_tables(shape, seed + 1), weights(shape, seed + 1)
+    )
+    data = random_joint(shape, seed + 2)
+    bound = exact.lower_bound(data, p, q, n)
+    torch.testing.assert_close(bound, exact.lower_bound_kl(data, p, q, n), rtol=1e-9, atol=1e-9)
+    laws, forward, reverse = exact.trajectory(q, data, n), q.matrix(), exact.reverse(p).transition
+    divergence = (torch.xlogy(forward, forward) - torch.xlogy(forward, reverse)).sum(1)
+    total = sum((law.flatten() * divergence).sum() for law in laws[:n])
+    torch.testing.assert_close(bound, exact.likelihood(data, p) - total, rtol=1e-9, atol=1e-9)
+    assert float(bound) <= float(exact.likelihood(data, p)) + 1e-12
+
+
+@given(SHAPES, SEEDS, st.integers(1, 6))
+def test_the_bound_is_tight_for_the_reverse_kernel(shape, seed, n):
+    p = GibbsKernel(random_tables(shape, seed), weights(shape, seed))
+    data = random_joint(shape, seed + 2).flatten()
+    dense = MatrixKernel(p.matrix())
+    bound = exact.lower_bound(data, dense, exact.reverse(p), n)
+    torch.testing.assert_close(bound, exact.likelihood(data, dense), rtol=1e-9, atol=1e-9)
+
+
+@given(st.sampled_from([(2, 2), (3, 2), (2, 2, 2)]), SEEDS)
+@settings(max_examples=15)
+def test_proposition_zero_the_omitted_gradient_falls_geometrically(shape, seed):
+    """P:zero with q = p: |grad sum q_n(x) log p_theta(x)| <= C rate^n, rate the kernel's second eigenvalue."""
+    logits = [t.log().requires_grad_() for t in random_tables(shape, seed)]
+    alpha = weights(shape, seed)
+    frozen = GibbsKernel([torch.softmax(t.detach(), i) for i, t in enumerate(logits)], alpha)
+    data = random_joint(shape, seed + 2)
+    laws = exact.trajectory(frozen, data, 60)
+
+    def gradient(n):
+        tables = [torch.softmax(t, i) for i, t in enumerate(logits)]
+        size = data.numel()
+        matrix = torch.stack([
+            sum(a * t * r.sum(i, keepdim=True) for i, (a, t) in enumerate(zip(alpha, tables, strict=True))).flatten()
+            for r in torch.eye(size, dtype=torch.float64).view(size, *shape)
+        ])
+        p = torch.linalg.solve((torch.eye(size, dtype=torch.float64) - matrix + 1).T, torch.ones(size, dtype=torch.float64))
+        grads = torch.autograd.grad((laws[n].flatten() * p.log()).sum(), logits)
+        return float(torch.cat([g.flatten() for g in grads]).abs().sum())
+
+    rate = exact.mixing_rate(frozen)
+    norms = {n: gradient(n) for n in (0, 10, 20, 40)}
+    constant = 3 * max(norms[0], norms[10] / rate**10)  # non-normal kernels may rise before they fall
+    for n in (20, 40):
+        assert norms[n] <= constant * (rate + 0.01) ** n + 1e-11
+
+
+@given(SHAPES, SEEDS, STRENGTHS)
+def test_proposition_hat_f_orders_the_approximations(shape, seed, strength):
+    """Prop:hatF, q = p, n -> infinity: F-hat - L_B -> H, F - L_B -> I, so L_B <= F <= F-hat."""
+    kernel = GibbsKernel(random_tables(shape, seed, strength), weights(shape, seed))
+    p = exact.limiting(kernel)
+    data, n = random_joint(shape, seed + 2), 400
+    bound, f, f_hat = (fn(data, kernel, kernel, n) for fn in (exact.lower_bound, exact.f, exact.f_hat))
+    entropy = -torch.xlogy(p, p).sum()
+    pair = p.flatten()[:, None] * kernel.matrix()
+    information = torch.xlogy(pair, pair).sum() + 2 * entropy
+    torch.testing.assert_close(f_hat - bound, entropy, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(f - bound, information, rtol=1e-6, atol=1e-8)
+    assert float(bound) <= float(f) + 1e-8 <= float(f_hat) + 2e-8
+
+
+def test_pseudo_likelihood_is_the_chain_of_length_one():
+    """Example 2: for n = 1 the learned part of the objective is the mean of log p_i(x_i | x_-i)."""
+    tables = random_tables((2, 3), 0)
+    model = table_model(tables)
+    finite = exact.enumerate_model(model)
+    data = random_joint((2, 3), 1)
+    state = finite.states
+    scores = torch.stack([model(n, state).log_prob(state[n]) for n in model.names]).mean(0)
+    expected = sum(0.5 * torch.xlogy(data, t).sum() for t in tables)
+    torch.testing.assert_close((data.flatten() * scores).sum(), expected)
