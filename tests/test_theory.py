@@ -1,5 +1,7 @@
 """The paper's theorem and propositions, as properties of random small models (Hypothesis)."""
 
+import math
+
 import torch
 from helpers import random_joint, random_tables, table_model
 from hypothesis import given, settings
@@ -16,7 +18,8 @@ settings.load_profile("paracond")
 
 
 def weights(shape, seed):
-    return torch.softmax(torch.randn(len(shape), generator=torch.Generator().manual_seed(seed)), 0).tolist()
+    generator = torch.Generator().manual_seed(seed)
+    return torch.softmax(torch.randn(len(shape), generator=generator, dtype=torch.float64), 0).tolist()
 
 
 def common_joint_residual(tables):
@@ -135,7 +138,8 @@ def test_proposition_hat_f_orders_the_approximations(shape, seed, strength):
     """Prop:hatF, q = p, n -> infinity: F-hat - L_B -> H, F - L_B -> I, so L_B <= F <= F-hat."""
     kernel = GibbsKernel(random_tables(shape, seed, strength), weights(shape, seed))
     p = exact.limiting(kernel)
-    data, n = random_joint(shape, seed + 2), 400
+    n = math.ceil(math.log(1e-12) / math.log(exact.mixing_rate(kernel)))  # where q_n is the limit, to rounding
+    data = random_joint(shape, seed + 2)
     bound, f, f_hat = (fn(data, kernel, kernel, n) for fn in (exact.lower_bound, exact.f, exact.f_hat))
     entropy = -torch.xlogy(p, p).sum()
     pair = p.flatten()[:, None] * kernel.matrix()

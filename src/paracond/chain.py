@@ -195,7 +195,7 @@ def full_clamp(model: JointModel, clamp: Mapping[str, Tensor], batch: int | None
     full = {}
     for name, mask in clamp.items():
         family, mask = model.variables[name], torch.as_tensor(mask, device=model.device)
-        rows = len(mask) if mask.ndim else (batch or 1)
+        rows = batch or (len(mask) if mask.ndim else 1)
         mask = mask.expand(rows) if mask.ndim == 0 else mask
         mask = expand_mask(name, mask, [rows, *family.event_shape], model.device)
         flat = mask.reshape(rows, -1)

@@ -33,7 +33,9 @@ from paracond.storage import class_named
 
 Shape = tuple[int, ...]
 LOG_2PI = math.log(2 * math.pi)
-GAIN = 1.0
+# Adam moves every parameter by about its learning rate per update, whatever it means. A sigma has nats to go, alone;
+# the thousands of weights beside it have not. So it is read ten times enlarged.
+GAIN = 10.0
 
 
 class Distribution(ABC):
@@ -329,10 +331,11 @@ class Gaussian(Distribution):
 class Real(Family):
     """R^shape, Gaussian given the rest.
 
-    `scale` is "element" (the network puts out a mean and a log-scale per coordinate), "learned" (one global
-    sigma, a parameter) or a number (fixed). A learned sigma starts at `initial_scale`. Start it small: where
-    the noise begins so wide that latents cannot be read back from a redrawn value, they collapse for good
-    (see `diagnostics.latent_usage`). It never falls under `floor`, since the likelihood has no upper bound.
+    `scale` is "element" (the network puts out a mean and a log-scale per coordinate), "coordinate" (a learned sigma per
+    coordinate, the same for all inputs), "learned" (one learned sigma) or a number (fixed). What is learned starts at
+    `initial_scale`. Start it small: where the noise begins so wide that latents cannot be read back from a redrawn value,
+    they collapse for good (see `diagnostics.latent_usage`). It never falls under `floor`, since the likelihood has no
+    upper bound.
     """
 
     scale: str | float = "element"
@@ -342,8 +345,8 @@ class Real(Family):
     def __post_init__(self) -> None:
         super().__post_init__()
         fixed = isinstance(self.scale, (int, float))
-        if not (fixed and float(self.scale) > 0) and self.scale not in ("element", "learned"):
-            raise InputError(f'scale of Real must be "element", "learned" or a positive number, found {self.scale!r}')
+        if not (fixed and float(self.scale) > 0) and self.scale not in ("element", "coordinate", "learned"):
+            raise InputError(f'scale of Real must be "element", "coordinate", "learned" or a positive number, found {self.scale!r}')
         if not self.initial_scale > self.floor > 0:
             raise InputError(f"Real needs initial_scale > floor > 0, found {self.initial_scale} and {self.floor}")
 
@@ -352,12 +355,13 @@ class Real(Family):
         return (2, *self.event_shape) if self.scale == "element" else self.event_shape
 
     def shared_parameters(self) -> dict[str, Tensor]:
-        return {"log_scale": torch.zeros(())} if self.scale == "learned" else {}
+        shapes: dict[str | float, Shape] = {"learned": (), "coordinate": self.event_shape}
+        return {"log_scale": torch.zeros(shapes[self.scale])} if self.scale in shapes else {}
 
     def distribution(self, output: Tensor, **shared: Tensor) -> Gaussian:
         if self.scale == "element":
             return Gaussian(output[:, 0], self._bounded(output[:, 1]))
-        if self.scale == "learned":
+        if self.scale in ("learned", "coordinate"):
             return Gaussian(output, self._bounded(GAIN * shared["log_scale"]))
         return Gaussian(output, torch.full((), math.log(self.scale), dtype=output.dtype, device=output.device))
 

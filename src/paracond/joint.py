@@ -37,9 +37,9 @@ class JointModel(nn.Module):
         self.alpha = _normalised(self.names, alpha)
 
     def forward(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
-        dtype = self.dtype
+        conditional, dtype = self.conditional(name), self.dtype
         others = {k: self.variables[k].encode(state[k]).to(dtype) for k in self.names if k != name}
-        return self.conditional(name)(others)
+        return conditional(others)
 
     def conditional(self, name: str) -> nn.Module:
         return self.conditionals[self.index(name)]
@@ -82,13 +82,15 @@ class JointModel(nn.Module):
         """
         mask = mask or {}
         self.check_names([*state, *mask])
+        state = {name: torch.as_tensor(value) for name, value in state.items()}
+        for name, value in state.items():
+            self.variables[name].check_shape(name, value)
         rows = batch_size(state) if rows is None or state else rows
         values, masks = {}, {}
         for name, family in self.variables.items():
             shape = (rows, *family.event_shape)
-            value = torch.as_tensor(state[name]) if name in state else torch.zeros(shape)
+            value = state[name] if name in state else torch.zeros(shape)
             known = mask.get(name) if name in state else torch.zeros(shape, dtype=torch.bool)
-            family.check_shape(name, value)
             masks[name] = expand_mask(name, known, shape, self.device)
             family.check_known(name, value.to(self.device)[masks[name]])
             values[name] = family.store(value.to(self.device), self.dtype)

@@ -35,7 +35,7 @@ class MLP(Network):
         self.names, self.output = tuple(inputs), tuple(output)
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
-        flat = torch.cat([others[name].flatten(1) for name in self.names], 1)
+        flat = torch.cat([others[name].reshape(len(others[name]), -1) for name in self.names], 1)
         return self.layers(flat).view(-1, *self.output)
 
 

@@ -1,0 +1,1 @@
+"""The experiments, one module each: a frozen `Config` and `main(config) -> Outcome`."""

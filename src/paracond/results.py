@@ -1,0 +1,124 @@
+"""What an experiment measured: metrics beside the paper's numbers and our goals, as JSON and as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number. `goal` is what it must reach, in the direction of `better`; `paper` is what the paper reports."""
+
+    name: str
+    value: float
+    better: str  # "lower" or "higher"
+    std: float | None = None
+    paper: float | None = None
+    goal: float | None = None
+    about: str = ""
+
+    @property
+    def reached(self) -> bool | None:
+        if self.goal is None:
+            return None
+        return self.value <= self.goal if self.better == "lower" else self.value >= self.goal
+
+
+@dataclass
+class Outcome:
+    """All that an experiment leaves behind."""
+
+    experiment: str
+    metrics: list[Metric]
+    seconds: float
+    config: dict = field(default_factory=dict)
+    device: str = "cpu"
+
+    def record(self) -> dict:
+        return {
+            "experiment": self.experiment,
+            "command": command(),
+            "commit": commit(),
+            "hardware": hardware(self.device),
+            "torch": torch.__version__,
+            "date": time.strftime("%Y-%m-%d"),
+            "seconds": round(self.seconds, 2),
+            "config": self.config,
+            "metrics": [asdict(metric) for metric in self.metrics],
+        }
+
+    def write(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "results.json"
+        path.write_text(json.dumps(self.record(), indent=1) + "\n")
+        return path
+
+    def show(self) -> None:
+        table = Table(title=f"{self.experiment}, {self.seconds:.0f} s")
+        for column in ("metric", "measured", "goal", "paper", "reached"):
+            table.add_column(column)
+        for m in self.metrics:
+            spread = "" if m.std is None else f" ± {m.std:.2g}"
+            verdict = {None: "", True: "yes", False: "[bold]no[/bold]"}[m.reached]
+            table.add_row(m.name, f"{m.value:.4g}{spread}", goal_text(m), "" if m.paper is None else f"{m.paper:g}", verdict)
+        Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+def goal_text(metric: Metric) -> str:
+    if metric.goal is None:
+        return ""
+    return f"{'<=' if metric.better == 'lower' else '>='} {metric.goal:.4g}"
+
+
+def command() -> str:
+    """The command line as a person would type it."""
+    program = Path(sys.argv[0]).name
+    return " ".join([program, *sys.argv[1:]])
+
+
+def commit() -> str | None:
+    """The commit of the source tree that runs, with + where it has changes; None outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", "-C", here, *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = "+" if git("status", "--porcelain", "--", ".") else ""
+        return git("rev-parse", "--short=12", "HEAD") + changed
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def hardware(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{_processor()}, {os.cpu_count()} cores"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def choose_device(wanted: str) -> str:
+    """"auto" is the accelerator where there is one."""
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("paracond: --device cuda, but torch finds no CUDA device; use --device cpu or auto")
+    return wanted
