@@ -32,7 +32,9 @@ def assert_fits(counts, probabilities):
     assert len(counts) > 1, "too few draws to test anything"
     statistic = ((counts - expected) ** 2 / expected).sum()
     p_value = scipy.stats.chi2.sf(statistic, len(counts) - 1)
-    assert p_value > THRESHOLD, f"chi-square {statistic:.1f} with {len(counts) - 1} degrees of freedom, p = {p_value:.1e}"
+    assert p_value > THRESHOLD, (
+        f"chi-square {statistic:.1f} with {len(counts) - 1} degrees of freedom, p = {p_value:.1e}"
+    )
 
 
 def assert_mean(values, expected, what="mean"):
@@ -40,7 +42,9 @@ def assert_mean(values, expected, what="mean"):
     values = torch.as_tensor(values, dtype=torch.float64)
     error = values.std(0) / math.sqrt(len(values))
     gap = (values.mean(0) - torch.as_tensor(expected, dtype=torch.float64)).abs()
-    assert bool((gap <= SIGMAS * error + 1e-12).all()), f"{what}: off by {gap.max():.4g}, standard error {error.max():.2g}"
+    assert bool((gap <= SIGMAS * error + 1e-12).all()), (
+        f"{what}: off by {gap.max():.4g}, standard error {error.max():.2g}"
+    )
 
 
 class Linear(nn.Module):
@@ -55,7 +59,8 @@ class Linear(nn.Module):
 
     def forward(self, others):
         total = self.bias + sum(
-            torch.tensordot(others[name].flatten(1), weight, 1) for name, weight in zip(self.names, self.weights, strict=True)
+            torch.tensordot(others[name].flatten(1), weight, 1)
+            for name, weight in zip(self.names, self.weights, strict=True)
         )
         return self.factor * total
 
@@ -93,8 +98,12 @@ class Pairwise:
         values = [self.variables[n].values() for n in discrete]
         index = torch.cartesian_prod(*[torch.arange(len(v)) for v in values]).view(-1, len(values))
         states = {n: v[index[:, k]] for k, (n, v) in enumerate(zip(discrete, values, strict=True))}
-        codes = {n: self.variables[n].encode(v).double().flatten(1) if v.ndim > 1 or self.variables[n].encoding_shape else
-                 v.double()[:, None] for n, v in states.items()}
+        codes = {
+            n: self.variables[n].encode(v).double().flatten(1)
+            if v.ndim > 1 or self.variables[n].encoding_shape
+            else v.double()[:, None]
+            for n, v in states.items()
+        }
         energy = sum(codes[n] @ self.bias[n] for n in discrete)
         for a, b in itertools.combinations(discrete, 2):
             energy = energy + ((codes[a] @ self.weights[a, b]) * codes[b]).sum(1)
@@ -124,9 +133,7 @@ def table_model(tables, alpha=None):
     names = [chr(ord("a") + i) for i in range(len(tables))]
     shape = tables[0].shape
     conditionals = {
-        name: pc.Conditional(
-            pc.Categorical(shape[i]), Table(tables[i].log(), i, [n for n in names if n != name])
-        )
+        name: pc.Conditional(pc.Categorical(shape[i]), Table(tables[i].log(), i, [n for n in names if n != name]))
         for i, name in enumerate(names)
     }
     return pc.JointModel(conditionals, None if alpha is None else dict(zip(names, alpha, strict=True))).double()
@@ -134,14 +141,17 @@ def table_model(tables, alpha=None):
 
 def random_joint(shape, seed, strength=1.0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.softmax(strength * torch.randn(math.prod(shape), generator=generator, dtype=torch.float64), 0).view(shape)
+    return torch.softmax(strength * torch.randn(math.prod(shape), generator=generator, dtype=torch.float64), 0).view(
+        shape
+    )
 
 
 def random_tables(shape, seed, strength=1.0):
     """Conditionals drawn independently: inconsistent with probability one (unless there is one group)."""
     generator = torch.Generator().manual_seed(seed)
     return [
-        torch.softmax(strength * torch.randn(*shape, generator=generator, dtype=torch.float64), i) for i in range(len(shape))
+        torch.softmax(strength * torch.randn(*shape, generator=generator, dtype=torch.float64), i)
+        for i in range(len(shape))
     ]
 
 

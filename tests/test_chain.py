@@ -1,5 +1,7 @@
 """Chains against the exact limiting distribution, with every scan and every kind of clamp."""
 
+import itertools
+
 import pytest
 import torch
 from helpers import Pairwise, assert_fits, random_tables, state_index, table_model
@@ -43,7 +45,10 @@ def test_laws_before_the_limit():
         assert_fits(counts(finite, run(INCONSISTENT, steps, state=state, per_row=True)), law)
 
 
-@pytest.mark.parametrize("scan, per_row", [("random", True), ("no-repeat", True), ("random", False), ("no-repeat", False), ("systematic", False)])
+@pytest.mark.parametrize(
+    "scan, per_row",
+    [("random", True), ("no-repeat", True), ("random", False), ("no-repeat", False), ("systematic", False)],
+)
 def test_every_scan_of_a_consistent_model(scan, per_row):
     finite = exact.enumerate_model(CONSISTENT)
     assert exact.is_consistent(finite.kernel)
@@ -54,7 +59,7 @@ def test_no_repeat_never_repeats_and_weighs_the_rest_by_alpha():
     model = INCONSISTENT
     chain = pc.Chain(model, scan="no-repeat", generator=model.generator(0))
     names = [chain.scan.next() for _ in range(3000)]
-    pairs = list(zip(names, names[1:], strict=False))
+    pairs = list(itertools.pairwise(names))
     assert all(a != b for a, b in pairs)
     after_a = [b for a, b in pairs if a == "a"]
     assert_fits([after_a.count("b"), after_a.count("c")], [0.6, 0.4])
@@ -131,7 +136,9 @@ def test_another_pattern_in_every_row(per_row, scan):
         values, known = clamped_state(CONSISTENT, given, CHAINS)
         for name in values:
             mask[name][rows] = known[name][rows]
-            start[name] = torch.where(mask[name] & rows.view(-1, *[1] * (values[name].ndim - 1)), values[name], start[name])
+            start[name] = torch.where(
+                mask[name] & rows.view(-1, *[1] * (values[name].ndim - 1)), values[name], start[name]
+            )
     final = run(CONSISTENT, 120, clamp=mask, state=start, per_row=per_row, scan=scan)
     for k, given in enumerate(patterns):
         third = {n: v[torch.arange(CHAINS) % 3 == k] for n, v in final.items()}

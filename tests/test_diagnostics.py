@@ -35,7 +35,9 @@ def test_latent_usage_is_the_mutual_information():
     pair = Pairwise(variables, seed=0)
     with torch.no_grad():
         strength = torch.tensor([3.0, 0.7, 0.0], dtype=torch.float64)
-        w = strength[:, None] * torch.sign(torch.randn(3, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+        w = strength[:, None] * torch.sign(
+            torch.randn(3, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        )
         for (a, b), weight in {("z", "x"): w, ("x", "z"): w.T}.items():
             pair.weights[a, b] = weight
         for name in variables:
@@ -91,8 +93,14 @@ def test_mixing_of_a_good_and_a_stuck_chain():
 
 def trained_on_digits(initial_scale, scale="learned", steps=1500):
     torch.manual_seed(0)
-    variables = {"x": pc.Real(64, scale=scale, initial_scale=initial_scale), "c": pc.Categorical(10), "z": pc.Binary(32)}
-    model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=128, depth=1)) for n, f in variables.items()})
+    variables = {
+        "x": pc.Real(64, scale=scale, initial_scale=initial_scale),
+        "c": pc.Categorical(10),
+        "z": pc.Binary(32),
+    }
+    model = pc.JointModel(
+        {n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=128, depth=1)) for n, f in variables.items()}
+    )
     data = pc.datasets.digits()
     learned = pc.Learner(model, data, batch_size=128, learning_rate=3e-3).fit(steps)
     return latent_usage(learned, data, "z")

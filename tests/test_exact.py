@@ -60,11 +60,13 @@ def test_detailed_balance_gap_is_the_divergence_from_the_reverse_kernel():
     p, forward, reverse = exact.limiting(kernel).flatten(), kernel.matrix(), exact.reverse(kernel).transition
     divergence = (p[:, None] * (torch.xlogy(forward, forward) - torch.xlogy(forward, reverse))).sum()
     assert exact.detailed_balance_gap(kernel) == pytest.approx(float(divergence), abs=1e-12)
-    assert exact.detailed_balance_gap(kernel) == pytest.approx(exact.detailed_balance_gap(MatrixKernel(forward)), abs=1e-12)
+    assert exact.detailed_balance_gap(kernel) == pytest.approx(
+        exact.detailed_balance_gap(MatrixKernel(forward)), abs=1e-12
+    )
 
 
 def test_a_reducible_chain_is_refused():
-    with pytest.raises(pc.InputError, match="reducible|irreducible"):
+    with pytest.raises(pc.InputError, match="reducible"):
         exact.limiting(MatrixKernel(torch.eye(4, dtype=torch.float64)))
 
 
@@ -93,7 +95,11 @@ def test_enumeration_of_groups_with_several_coordinates():
     torch.testing.assert_close(finite.marginal(finite.limiting(), "c"), finite.limiting().sum([0, 2]))
 
 
-@pytest.mark.parametrize("variables", [{f"b{i}": pc.Binary(1) for i in range(16)}, {"u": pc.Binary(8), "v": pc.Binary(8)}], ids=["16 groups", "2 groups"])
+@pytest.mark.parametrize(
+    "variables",
+    [{f"b{i}": pc.Binary(1) for i in range(16)}, {"u": pc.Binary(8), "v": pc.Binary(8)}],
+    ids=["16 groups", "2 groups"],
+)
 def test_two_to_the_sixteenth_states_in_seconds(variables):
     pair = Pairwise(variables, seed=1, strength=0.3)
     began = time.perf_counter()

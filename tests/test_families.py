@@ -13,7 +13,11 @@ SHAPES = [(), (3,), (2, 3)]
 FAMILIES = [
     *[pc.Binary(shape) for shape in SHAPES],
     *[pc.Categorical(4, shape) for shape in SHAPES],
-    *[pc.Real(shape, scale=scale, initial_scale=0.5) for shape in SHAPES for scale in ("element", "coordinate", "learned", 0.7)],
+    *[
+        pc.Real(shape, scale=scale, initial_scale=0.5)
+        for shape in SHAPES
+        for scale in ("element", "coordinate", "learned", 0.7)
+    ],
 ]
 BATCH = 5
 
@@ -74,7 +78,9 @@ def test_gradients_reach_every_parameter(family):
 def test_draws_follow_the_law_and_the_seed(family):
     output, shared, _ = make(family, batch=1)
     many = 20_000
-    big = family.distribution(output.detach().expand(many, *family.output_shape), **{k: v.detach() for k, v in shared.items()})
+    big = family.distribution(
+        output.detach().expand(many, *family.output_shape), **{k: v.detach() for k, v in shared.items()}
+    )
     value = big.sample(torch.Generator().manual_seed(2))
     assert torch.equal(value, big.sample(torch.Generator().manual_seed(2)))
     assert not torch.equal(value, big.sample(torch.Generator().manual_seed(3)))

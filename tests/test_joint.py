@@ -31,7 +31,7 @@ def test_a_conditional_reads_all_others_and_never_itself():
 
 
 def test_alpha_is_uniform_or_normalised():
-    assert make().alpha == {n: 0.25 for n in VARIABLES}
+    assert make().alpha == dict.fromkeys(VARIABLES, 0.25)
     assert make(alpha={"x": 2, "c": 1, "z": 1, "r": 4}).alpha == {"x": 0.25, "c": 0.125, "z": 0.125, "r": 0.5}
 
 
@@ -94,7 +94,10 @@ class Foreign(nn.Module):
 def test_a_foreign_network_is_supplied_on_load(tmp_path):
     variables = {"a": pc.Binary(2), "b": pc.Binary(2)}
     model = pc.JointModel(
-        {"a": pc.Conditional(variables["a"], Foreign()), "b": pc.Conditional(variables["b"], pc.networks.mlp(variables, "b"))}
+        {
+            "a": pc.Conditional(variables["a"], Foreign()),
+            "b": pc.Conditional(variables["b"], pc.networks.mlp(variables, "b")),
+        }
     )
     model.save(tmp_path)
     with pytest.raises(pc.InputError, match="network of 'a' is not one of paracond's"):

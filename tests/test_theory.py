@@ -83,8 +83,9 @@ def test_theorem_1_balance_needs_consistency(shape, seed, strength):
 @given(SHAPES, SEEDS, st.integers(1, 6))
 def test_proposition_kl_form_of_the_bound(shape, seed, n):
     """prop:KL: eq:chain equals eq:chain_kl, and both are under L; the KL terms here come from an explicit reverse."""
-    p, q = GibbsKernel(random_tables(shape, seed), weights(shape, seed)), GibbsKernel(
-        random_tables(shape, seed + 1), weights(shape, seed + 1)
+    p, q = (
+        GibbsKernel(random_tables(shape, seed), weights(shape, seed)),
+        GibbsKernel(random_tables(shape, seed + 1), weights(shape, seed + 1)),
     )
     data = random_joint(shape, seed + 2)
     bound = exact.lower_bound(data, p, q, n)
@@ -118,11 +119,17 @@ def test_proposition_zero_the_omitted_gradient_falls_geometrically(shape, seed):
     def gradient(n):
         tables = [torch.softmax(t, i) for i, t in enumerate(logits)]
         size = data.numel()
-        matrix = torch.stack([
-            sum(a * t * r.sum(i, keepdim=True) for i, (a, t) in enumerate(zip(alpha, tables, strict=True))).flatten()
-            for r in torch.eye(size, dtype=torch.float64).view(size, *shape)
-        ])
-        p = torch.linalg.solve((torch.eye(size, dtype=torch.float64) - matrix + 1).T, torch.ones(size, dtype=torch.float64))
+        matrix = torch.stack(
+            [
+                sum(
+                    a * t * r.sum(i, keepdim=True) for i, (a, t) in enumerate(zip(alpha, tables, strict=True))
+                ).flatten()
+                for r in torch.eye(size, dtype=torch.float64).view(size, *shape)
+            ]
+        )
+        p = torch.linalg.solve(
+            (torch.eye(size, dtype=torch.float64) - matrix + 1).T, torch.ones(size, dtype=torch.float64)
+        )
         grads = torch.autograd.grad((laws[n].flatten() * p.log()).sum(), logits)
         return float(torch.cat([g.flatten() for g in grads]).abs().sum())
 

@@ -139,22 +139,21 @@ class Chain:
         if isinstance(choice, str):
             move = redraw(self.model, choice, state, self.clamp.get(choice), self.generator)
             return {**state, choice: move.value}, [move]
-        moves = []
+        moves, after = [], dict(state)
         for index, name in enumerate(self.free):
             rows = (choice == index).nonzero().squeeze(1)
             if len(rows):
-                moves.append(self._redraw_rows(name, state, rows))
-        changed = {move.name: state[move.name].index_copy(0, move.rows, move.value) for move in moves}
-        return {**state, **changed}, moves
+                move = self._redraw_rows(name, state, rows)
+                after[name] = state[name].index_copy(0, rows, move.value)
+                moves.append(move)
+        return after, moves
 
     def _redraw_rows(self, name: str, state: State, rows: Tensor) -> Move:
         clamp = self.clamp[name][rows] if name in self.clamp else None
         move = redraw(self.model, name, take(state, rows), clamp, self.generator)
         return Move(name, move.distribution, move.previous, move.value, clamp, rows)
 
-    def run(
-        self, state: State, steps: int, observers: Iterable[Observer] = (), progress: bool | None = None
-    ) -> State:
+    def run(self, state: State, steps: int, observers: Iterable[Observer] = (), progress: bool | None = None) -> State:
         """`steps` transitions; observers see every redraw. `progress` None shows a bar on long runs in a terminal."""
         observers = tuple(observers)
         self._check(state)

@@ -1,8 +1,8 @@
 """The command line. A thin shell: it parses, calls a recipe, and prints what the recipe returns.
 
-    paracond list
-    paracond demo [--out DIR] ...
-    paracond reproduce NAME [--out DIR] [--device auto|cpu|cuda] [--seed N] [--quick] ...
+paracond list
+paracond demo [--out DIR] ...
+paracond reproduce NAME [--out DIR] [--device auto|cpu|cuda] [--seed N] [--quick] ...
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Command = (
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of `paracond`."""
     command = tyro.cli(
-        Command,  # type: ignore[arg-type]
+        Command,
         prog="paracond",
         description="Joint probability models from parametric conditionals.",
         args=arguments,

@@ -93,7 +93,7 @@ def _carriers(model: JointModel, latent: str, mask) -> list[str]:
 
 
 def marginal_entropy(model: JointModel, name: str, posterior: Distribution) -> Tensor:
-    """Entropy of each coordinate's average over the batch, in nats; for reals, that of the Gaussian with its moments."""
+    """Entropy of each coordinate's average over the batch in nats; for reals, that of a Gaussian with its moments."""
     family, mean = model.variables[name], posterior.mean.mean(0)
     if isinstance(family, Binary):
         return -(torch.xlogy(mean, mean) + torch.xlogy(1 - mean, 1 - mean))
@@ -118,7 +118,13 @@ class Consistency:
 
 @torch.no_grad()
 def consistency(
-    model: JointModel, *, chains: int = 512, warmup: int = 200, steps: int = 200, seed: int = 0, state: State | None = None
+    model: JointModel,
+    *,
+    chains: int = 512,
+    warmup: int = 200,
+    steps: int = 200,
+    seed: int = 0,
+    state: State | None = None,
 ) -> Consistency:
     """The detailed-balance gap, estimated along chains of the random scan after `warmup` steps.
 
@@ -132,7 +138,8 @@ def consistency(
 
     def gain(move: Move) -> None:
         extra = move.distribution.log_prob(move.value) - move.distribution.log_prob(move.previous)
-        gains[model.index(move.name)].index_add_(0, move.rows, extra.to(gains.dtype))
+        rows = slice(None) if move.rows is None else move.rows
+        gains[model.index(move.name), rows] += extra.to(gains.dtype)
 
     chain.run(state, steps, [gain])
     rate = gains / steps
@@ -141,7 +148,9 @@ def consistency(
     return Consistency(float(total.mean()), float(total.std() / math.sqrt(len(total))), by_group)
 
 
-def mixing(model: JointModel, names: Iterable[str] | None = None, *, chains: int = 16, sweeps: int = 200, seed: int = 0) -> Diagnostics:
+def mixing(
+    model: JointModel, names: Iterable[str] | None = None, *, chains: int = 16, sweeps: int = 200, seed: int = 0
+) -> Diagnostics:
     """R-hat and effective sample size of the unclamped chain, `sweeps` sweeps after as many of warm-up."""
     wanted = list(model.names if names is None else names)
     return query(model, {}, wanted, chains=chains, until=sweeps, seed=seed).diagnostics

@@ -36,7 +36,8 @@ MOST = 2**16
 
 
 class Kernel(Protocol):
-    shape: tuple[int, ...]
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
     def push(self, r: Tensor) -> Tensor: ...
     def forward_score(self, weights: Tensor) -> Tensor: ...

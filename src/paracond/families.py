@@ -333,9 +333,9 @@ class Real(Family):
 
     `scale` is "element" (the network puts out a mean and a log-scale per coordinate), "coordinate" (a learned sigma per
     coordinate, the same for all inputs), "learned" (one learned sigma) or a number (fixed). What is learned starts at
-    `initial_scale`. Start it small: where the noise begins so wide that latents cannot be read back from a redrawn value,
-    they collapse for good (see `diagnostics.latent_usage`). It never falls under `floor`, since the likelihood has no
-    upper bound.
+    `initial_scale`. Start it small: where the noise begins so wide that latents cannot be read back from a redrawn
+    value, they collapse for good (see `diagnostics.latent_usage`). It never falls under `floor`, since the likelihood
+    has no upper bound.
     """
 
     scale: str | float = "element"
@@ -346,7 +346,9 @@ class Real(Family):
         super().__post_init__()
         fixed = isinstance(self.scale, (int, float))
         if not (fixed and float(self.scale) > 0) and self.scale not in ("element", "coordinate", "learned"):
-            raise InputError(f'scale of Real must be "element", "coordinate", "learned" or a positive number, found {self.scale!r}')
+            raise InputError(
+                f'scale of Real must be "element", "coordinate", "learned" or a positive number, found {self.scale!r}'
+            )
         if not self.initial_scale > self.floor > 0:
             raise InputError(f"Real needs initial_scale > floor > 0, found {self.initial_scale} and {self.floor}")
 
@@ -363,7 +365,7 @@ class Real(Family):
             return Gaussian(output[:, 0], self._bounded(output[:, 1]))
         if self.scale in ("learned", "coordinate"):
             return Gaussian(output, self._bounded(GAIN * shared["log_scale"]))
-        return Gaussian(output, torch.full((), math.log(self.scale), dtype=output.dtype, device=output.device))
+        return Gaussian(output, torch.full((), math.log(float(self.scale)), dtype=output.dtype, device=output.device))
 
     def _bounded(self, raw: Tensor) -> Tensor:
         """Zero maps to log(initial_scale); smoothly bounded from below by log(floor)."""
@@ -391,5 +393,5 @@ def _grid(classes: int, length: int) -> Tensor:
 
 def family_from(description: dict) -> Family:
     """The inverse of `Family.describe`; finds every imported subclass of `Family`."""
-    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in description.items()}
-    return class_named(Family, arguments.pop("class", ""))(**arguments)
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in description.items() if k != "class"}
+    return class_named(Family, description["class"])(**arguments)

@@ -41,8 +41,10 @@ class JointModel(nn.Module):
         others = {k: self.variables[k].encode(state[k]).to(dtype) for k in self.names if k != name}
         return conditional(others)
 
-    def conditional(self, name: str) -> nn.Module:
-        return self.conditionals[self.index(name)]
+    def conditional(self, name: str) -> Conditional:
+        found = self.conditionals[self.index(name)]
+        assert isinstance(found, Conditional)
+        return found
 
     def index(self, name: str) -> int:
         self.check_names([name])

@@ -111,7 +111,7 @@ class Learner:
         self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
         self.averaged = copy.deepcopy(model).requires_grad_(False).eval()
         pairs = {n: (self.averaged.conditional(n), model.conditional(n)) for n in model.names}
-        self.averages = {
+        self.averages: dict[str, list[Tensor]] = {
             n: [a for a, p in zip(mean.parameters(), now.parameters(), strict=True) if p.requires_grad]
             for n, (mean, now) in pairs.items()
         }
@@ -237,7 +237,8 @@ class Learner:
         """Moving average, shorter at first so that it does not remember the random start."""
         self.updates[name] += 1
         decay = min(self.decay, self.updates[name] / (self.updates[name] + 10))
-        torch._foreach_lerp_(self.averages[name], [p.detach() for p in self.parameters[name]], 1 - decay)
+        now: list[Tensor] = [p.detach() for p in self.parameters[name]]
+        torch._foreach_lerp_(self.averages[name], now, 1 - decay)
         for average, value in self.buffers[name]:
             average.copy_(value)
 

@@ -198,4 +198,3 @@ def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Their ratio; 1 where both vanish (a quantity that never varies has mixed)."""
     same = numerator <= 1e-12
     return torch.where(same, 1.0, numerator / denominator.clamp(min=1e-30))
-

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paracond.chain import Chain
+from paracond.chain import Chain, Observer
 from paracond.joint import JointModel
 from paracond.observers import Marginals, Monitor
 from paracond.state import Data, InputError, Mask, Observed, State, merge
@@ -160,7 +160,7 @@ class _Run:
         variables = self.model.variables
         self.marginals = {n: Marginals(variables[n], n) for n in self.open}
         self.monitors = {n: Monitor(variables[n], n, self.chains, sweeps) for n in self.open}
-        observers = [*self.marginals.values(), *self.monitors.values()]
+        observers: list[Observer] = [*self.marginals.values(), *self.monitors.values()]
         self.state = self.chain.run(self.state, self.chain.sweeps(sweeps), observers, self.progress)
         self.sweeps += sweeps
         self.measured = sweeps

@@ -39,7 +39,9 @@ class Report:
         figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
         data = base64.b64encode(buffer.getvalue()).decode()
         text = html.escape(caption)
-        self.parts.append(f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>')
+        self.parts.append(
+            f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'
+        )
 
     def outcome(self, outcome: Outcome) -> None:
         """The table of metrics, and where they come from."""
@@ -58,8 +60,9 @@ class Report:
         head = "".join(f"<th>{name}</th>" for name in ("metric", "measured", "goal", "paper", "reached", "what it is"))
         self.parts.append(f"<table><tr>{head}</tr>{''.join(rows)}</table>")
         record = outcome.record()
-        origin = f"{record['command']} · commit {record['commit']} · {record['hardware']} · torch {record['torch']} · {outcome.seconds:.0f} s"
-        self.parts.append(f'<p class="small">{html.escape(origin)}</p>')
+        origin = [record["command"], f"commit {record['commit']}", record["hardware"], f"torch {record['torch']}"]
+        line = html.escape(" · ".join([*origin, f"{outcome.seconds:.0f} s"]))
+        self.parts.append(f'<p class="small">{line}</p>')
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

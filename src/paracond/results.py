@@ -71,8 +71,15 @@ class Outcome:
         for m in self.metrics:
             spread = "" if m.std is None else f" ± {m.std:.2g}"
             verdict = {None: "", True: "yes", False: "[bold]no[/bold]"}[m.reached]
-            table.add_row(m.name, f"{m.value:.4g}{spread}", goal_text(m), "" if m.paper is None else f"{m.paper:g}", verdict)
+            table.add_row(
+                m.name, f"{m.value:.4g}{spread}", goal_text(m), "" if m.paper is None else f"{m.paper:g}", verdict
+            )
         Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+def plain(config) -> dict:
+    """A recipe's config as JSON."""
+    return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(config).items()}
 
 
 def goal_text(metric: Metric) -> str:
@@ -92,7 +99,9 @@ def commit() -> str | None:
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", "-C", here, *arguments], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", here, *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
         changed = "+" if git("status", "--porcelain", "--", ".") else ""
@@ -116,7 +125,7 @@ def _processor() -> str:
 
 
 def choose_device(wanted: str) -> str:
-    """"auto" is the accelerator where there is one."""
+    """ "auto" is the accelerator where there is one."""
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():

@@ -33,8 +33,8 @@ class Observed:
 class Data:
     """A training set: values, and which of them are observed.
 
-    `mask` entries are `[rows]` (whole groups), `[*event]` (the same coordinates in every row) or `[rows, *event]`; a group
-    without an entry is observed everywhere, a group of the model without a value nowhere.
+    `mask` entries are `[rows]` (whole groups), `[*event]` (the same coordinates in every row) or `[rows, *event]`; a
+    group without an entry is observed everywhere, a group of the model without a value nowhere.
     Values at unobserved coordinates are never read and may be anything, NaN included.
     """
 
@@ -91,8 +91,8 @@ def expand_mask(name: str, mask: Tensor | None, shape: Sequence[int], device: to
     if mask.shape in (event, (1, *event)):
         return mask.expand(full)
     raise InputError(
-        f"mask of {name!r} must have shape {list(full)}, {list(rows)} (rows) or {list(event)} (coordinates of every row), "
-        f"found {list(mask.shape)}"
+        f"mask of {name!r} must have shape {list(full)}, {list(rows)} (rows) or {list(event)} (coordinates of every "
+        f"row), found {list(mask.shape)}"
     )
 
 

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -19,7 +18,6 @@ from torch import Tensor
 
 from paracond.state import InputError
 
-T = TypeVar("T")
 DESCRIPTION = "model.json"
 
 
@@ -54,7 +52,7 @@ def read(folder: str | Path, expected_format: str) -> tuple[dict, dict[str, Tens
         raise InputError(f"{path} is not a safetensors file: {error}") from None
 
 
-def class_named(base: type[T], name: str) -> type[T]:
+def class_named(base: type, name: str) -> type:
     """The imported subclass of `base` that a description names: code is looked up, never stored or run from a file."""
     known = {kind.__name__: kind for kind in _subclasses(base)}
     if name not in known:
@@ -64,7 +62,8 @@ def class_named(base: type[T], name: str) -> type[T]:
 
 
 def _subclasses(kind: type) -> list[type]:
-    return [found for sub in kind.__subclasses__() for found in (sub, *_subclasses(sub))]
+    direct: list[type] = kind.__subclasses__()
+    return [found for sub in direct for found in (sub, *_subclasses(sub))]
 
 
 def _description(path: Path, expected_format: str) -> dict:

@@ -22,5 +22,8 @@ def digits(split: str = "train", hide: Mapping[str, float] | None = None, seed: 
     raw = load_digits()
     order = torch.randperm(len(raw.target), generator=torch.Generator().manual_seed(0))
     rows = order[len(order) // 5 :] if split == "train" else order[: len(order) // 5]
-    state = {"x": torch.as_tensor(raw.data / 16, dtype=torch.float32)[rows], "c": torch.as_tensor(raw.target)[rows].long()}
+    state = {
+        "x": torch.as_tensor(raw.data / 16, dtype=torch.float32)[rows],
+        "c": torch.as_tensor(raw.target)[rows].long(),
+    }
     return hide_values(Data(state), hide or {}, seed=seed)

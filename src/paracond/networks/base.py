@@ -24,6 +24,8 @@ def describe(network: nn.Module) -> dict | None:
 def rebuild(variable: str, description: dict | None) -> nn.Module:
     """The inverse of `describe`; finds every imported subclass of `Network`."""
     if description is None:
-        raise InputError(f"the network of {variable!r} is not one of paracond's: pass it as modules={{{variable!r}: ...}}")
-    arguments = dict(description)
-    return class_named(Network, arguments.pop("class", ""))(**arguments)
+        raise InputError(
+            f"the network of {variable!r} is not one of paracond's: pass it as modules={{{variable!r}: ...}}"
+        )
+    arguments = {k: v for k, v in description.items() if k != "class"}
+    return class_named(Network, description["class"])(**arguments)

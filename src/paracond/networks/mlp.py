@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -29,7 +30,7 @@ class MLP(Network):
         super().__init__(inputs=dict(inputs), output=list(output), hidden=hidden, depth=depth, activation=activation)
         widths = [sum(inputs.values()), *[hidden] * depth]
         layers: list[nn.Module] = []
-        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+        for fan_in, fan_out in itertools.pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), ACTIVATIONS[activation]()]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], math.prod(output)))
         self.names, self.output = tuple(inputs), tuple(output)

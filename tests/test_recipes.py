@@ -1,0 +1,162 @@
+"""The experiments and the command line, in their quick versions; the README's program."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import paracond as pc
+from paracond import cli, exact
+from paracond.recipes import demo, ising
+from paracond.results import Metric, Outcome
+
+ROOT = Path(__file__).parents[1]
+FIELDS = {"experiment", "command", "commit", "hardware", "seconds", "metrics"}
+NAMES = {
+    "ising": {"kl_complete", "kl_complete_exact", "kl_missing", "kl_missing_exact"},
+    "demo": {
+        "accuracy",
+        "accuracy_tenth_of_labels",
+        "accuracy_half_image",
+        "accuracy_half_image_control",
+        "diversity_min",
+        "diversity_max",
+        "active_latents",
+    },
+}
+
+
+def check_results(path, experiment):
+    record = json.loads(path.read_text())
+    assert set(record) >= FIELDS
+    assert record["experiment"] == experiment
+    metrics = {metric["name"]: metric for metric in record["metrics"]}
+    assert NAMES[experiment] <= set(metrics)
+    for metric in metrics.values():
+        assert {"name", "value", "std", "paper", "goal", "better"} <= set(metric)
+        assert metric["better"] in ("lower", "higher")
+        assert isinstance(metric["value"], (int, float))
+    return record
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_quick_run_writes_results_and_a_report(name, tmp_path, capsys):
+    cli.main(["reproduce", name, "--quick", "--out", str(tmp_path), "--device", "cpu"])
+    printed = capsys.readouterr().out
+    record = check_results(tmp_path / "results.json", name)
+    assert record["seconds"] < 60
+    assert all(metric in printed for metric in NAMES[name])
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/png;base64,") >= 1
+    assert "http" not in re.sub(r"base64,[^\"]*", "", page)  # self-contained
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_committed_results_are_whole(name):
+    record = check_results(ROOT / "results" / f"{name}.json", name)
+    assert record["commit"]
+    assert name in record["command"]
+
+
+def test_list_names_every_recipe(capsys):
+    cli.main(["list"])
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in NAMES)
+
+
+@pytest.mark.parametrize("arguments", [["reproduce", "nothing"], ["dance"], ["demo", "--updates", "many"]])
+def test_bad_commands_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as error:
+        cli.main(arguments)
+    assert error.value.code not in (0, None)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_missing_device_is_named(tmp_path):
+    with pytest.raises(SystemExit, match="torch finds no CUDA device"):
+        cli.main(["reproduce", "ising", "--quick", "--out", str(tmp_path), "--device", "cuda"])
+
+
+def test_goals_have_a_direction():
+    low, high = Metric("a", 1.0, "lower", goal=2.0), Metric("b", 1.0, "higher", goal=2.0)
+    assert low.reached
+    assert not high.reached
+    assert Metric("c", 1.0, "lower").reached is None
+    assert Outcome("x", [low], 1.0).record()["metrics"][0]["goal"] == 2.0
+
+
+# --- the parts of the recipes that can be exact -----------------------------------------------------------------
+
+
+def test_the_truth_of_the_ising_model():
+    p = ising.truth(-1.0, 1.0)
+    z = ising.STATES.double()
+    energy = -z.sum(1) + z[:, 0] * z[:, 1] + z[:, 0] * z[:, 2] + z[:, 1] * z[:, 2]
+    torch.testing.assert_close(p, energy.exp() / energy.exp().sum())
+
+
+def test_em_on_complete_data_is_the_table_of_frequencies():
+    generator = torch.Generator().manual_seed(0)
+    z = ising.draw(ising.truth(-1.0, 1.0), 3, 500, generator)
+    found = ising.exact_solution(z, torch.ones(z.shape, dtype=torch.bool))
+    index = (z * torch.tensor([4.0, 2.0, 1.0])).sum(-1).long()
+    for r in range(3):
+        torch.testing.assert_close(found[r], torch.bincount(index[:, r], minlength=8).double() / 500)
+
+
+def test_em_on_incomplete_data_is_a_maximum():
+    """At the solution no small step in the table raises the likelihood of what is observed."""
+    generator = torch.Generator().manual_seed(0)
+    z = ising.draw(ising.truth(-1.0, 1.0), 1, 300, generator)
+    known = torch.rand(z.shape, generator=generator) >= 1 / 3
+    found = ising.exact_solution(z, known)[0]
+
+    def likelihood(p):
+        fits = ((z[:, 0, None] == ising.STATES[None]) | ~known[:, 0, None]).all(-1).double()
+        return (fits @ p).log().sum()
+
+    best = likelihood(found)
+    for _ in range(200):
+        step = torch.softmax(found.log() + 0.02 * torch.randn(8, generator=generator, dtype=torch.float64), 0)
+        assert float(likelihood(step)) < float(best)
+
+
+def test_stacked_models_are_independent_models():
+    """The limiting distribution of each member is that of a model with its weights alone."""
+    names = ising.NAMES
+    nets = {n: pc.networks.StackedMLP([o for o in names if o != n], 4, hidden=5, seed=i) for i, n in enumerate(names)}
+    stacked = pc.JointModel({n: pc.Conditional(pc.Binary(4), net) for n, net in nets.items()})
+    found = ising.limiting_of_members(stacked)
+    for r in range(4):
+        single = {n: pc.networks.StackedMLP(net.names, 1, hidden=5) for n, net in nets.items()}
+        for n in names:
+            single[n].load_state_dict({k: v[r : r + 1] for k, v in nets[n].state_dict().items()})
+        model = pc.JointModel({n: pc.Conditional(pc.Binary(1), net) for n, net in single.items()})
+        torch.testing.assert_close(found[r], exact.enumerate_model(model).limiting().flatten(), rtol=1e-5, atol=1e-7)
+
+
+def test_the_demo_hides_halves_and_labels():
+    config = demo.Config(hidden_halves=0.5)
+    data = demo.training_data(config, hide_labels=0.9)
+    seen = data.mask["x"].sum(1)
+    assert set(seen.tolist()) == {32, 64}
+    assert float((seen == 32).double().mean()) == pytest.approx(0.5, abs=0.02)
+    assert float(data.mask["c"].double().mean()) == pytest.approx(0.1, abs=0.001)
+
+
+# --- the README -------------------------------------------------------------------------------------------------
+
+
+def test_the_program_in_the_readme_runs(tmp_path):
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    lines = [line for line in program.splitlines() if line.strip() and not line.strip().startswith("#")]
+    assert len(lines) <= 15
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
