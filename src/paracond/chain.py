@@ -26,7 +26,7 @@ from torch import Tensor
 from paracond.families import Distribution
 from paracond.joint import JointModel
 from paracond.progress import track
-from paracond.state import InputError, Mask, State, batch_size, expand_mask, take
+from paracond.state import InputError, Mask, State, expand_mask, row_count, take
 
 SCANS = ("random", "no-repeat", "systematic")
 
@@ -169,7 +169,7 @@ class Chain:
         if missing:
             raise InputError(f"the state lacks {', '.join(missing)}; model.start(batch, generator) gives a whole one")
         values, _ = self.model.admit(state)
-        batch = batch_size(values)
+        batch = row_count(values)
         for name, mask in self.clamp.items():
             if len(mask) not in (1, batch):
                 raise InputError(f"clamp of {name!r} has {len(mask)} rows, the state has {batch}")

@@ -30,7 +30,7 @@ from paracond.chain import Chain, Move, redraw
 from paracond.families import Binary, Categorical, Distribution
 from paracond.joint import JointModel
 from paracond.queries import Diagnostics, query
-from paracond.state import Data, InputError, State, batch_size, merge
+from paracond.state import Data, InputError, State, merge, row_count
 
 ACTIVE = 0.02  # nats
 
@@ -132,9 +132,9 @@ def consistency(
     """
     generator = model.generator(seed)
     state = model.start(chains, generator) if state is None else state
-    chain = Chain(model, scan="random", per_row=True, batch=batch_size(state), generator=generator)
+    chain = Chain(model, scan="random", per_row=True, batch=row_count(state), generator=generator)
     state = chain.run(state, warmup)
-    gains = torch.zeros(len(model.names), batch_size(state), device=model.device)
+    gains = torch.zeros(len(model.names), row_count(state), device=model.device)
 
     def gain(move: Move) -> None:
         extra = move.distribution.log_prob(move.value) - move.distribution.log_prob(move.previous)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from paracond import networks, storage
 from paracond.conditionals import Conditional
 from paracond.families import Distribution, Family, family_from
-from paracond.state import InputError, Mask, State, batch_size, expand_mask
+from paracond.state import InputError, Mask, State, expand_mask, row_count
 
 FORMAT = "paracond model 1"
 
@@ -35,6 +35,8 @@ class JointModel(nn.Module):
         self.conditionals = nn.ModuleList(conditionals.values())
         self.variables: dict[str, Family] = {name: c.family for name, c in conditionals.items()}
         self.alpha = _normalised(self.names, alpha)
+        # One parameter that tells type and device (in a tuple, so that it is not registered again).
+        self._probe = (next(self.parameters(), None),)
 
     def forward(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
         conditional, dtype = self.conditional(name), self.dtype
@@ -52,12 +54,12 @@ class JointModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        parameter = next(self.parameters(), None)
+        (parameter,) = self._probe
         return torch.get_default_dtype() if parameter is None else parameter.dtype
 
     @property
     def device(self) -> torch.device:
-        parameter = next(self.parameters(), None)
+        (parameter,) = self._probe
         return torch.device("cpu") if parameter is None else parameter.device
 
     def generator(self, seed: int) -> torch.Generator:
@@ -87,7 +89,7 @@ class JointModel(nn.Module):
         state = {name: torch.as_tensor(value) for name, value in state.items()}
         for name, value in state.items():
             self.variables[name].check_shape(name, value)
-        rows = batch_size(state) if rows is None or state else rows
+        rows = row_count(state) if rows is None or state else rows
         values, masks = {}, {}
         for name, family in self.variables.items():
             shape = (rows, *family.event_shape)

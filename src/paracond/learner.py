@@ -11,13 +11,16 @@ Step II comes in two forms.
   by fresh completed examples. The chain length of a row is then random with mean n. This is the paper's
   implementation, steadier because every update sees all ages at once.
 
-Two choices that the paper leaves open:
+Three choices that the paper leaves open:
 
 - `draw="before"` redraws with the parameters before the update (section 3: the sequence is sampled from q^(t), and one
   forward pass serves score and draw); `draw="after"` with those after it (Algorithm 1 as printed, one more pass).
 - `skip_redrawn`: where x_i was itself the last thing redrawn, from p_theta_i(. | x_-i) with x_-i unchanged since, the
   expectation of its gradient is zero. Such coordinates only add noise and are left out of the loss (the mean is still
   over all rows, so the expected gradient is the same).
+
+- `completion_ahead`: the running form completes the fresh examples of this many updates in one large batch, which is
+  much cheaper than many small ones. Their draws are then up to that many updates old.
 
 n = 1 on complete data is pseudo-likelihood.
 """
@@ -35,7 +38,7 @@ from paracond.chain import Scan, full_clamp, redraw
 from paracond.joint import JointModel
 from paracond.progress import track
 from paracond.schedules import Schedule, as_schedule
-from paracond.state import Data, InputError, Mask, State, merge, put, take
+from paracond.state import Data, InputError, Mask, State, merge, put, row_count, take
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -78,6 +81,7 @@ class Learner:
         *,
         chain_length: float | Schedule = 4,
         completion_steps: int = 1,
+        completion_ahead: int = 1,
         batch_size: int = 256,
         form: str = "running",
         scan: str = "no-repeat",
@@ -91,8 +95,11 @@ class Learner:
     ):
         _one_of("form", form, ("running", "literal"))
         _one_of("draw", draw, ("before", "after"))
-        if batch_size < 1 or completion_steps < 0:
-            raise InputError(f"found batch_size {batch_size} and completion_steps {completion_steps}")
+        for what, found in {"batch_size": batch_size, "completion_ahead": completion_ahead}.items():
+            if found < 1:
+                raise InputError(f"{what} must be at least 1, found {found}")
+        if completion_steps < 0:
+            raise InputError(f"completion_steps must not be negative, found {completion_steps}")
         self.model = model
         self.examples, self.observed = model.admit(data.state, data.mask)
         if not any(bool(mask.any()) for mask in self.observed.values()):
@@ -102,7 +109,8 @@ class Learner:
         self.missing = [name for name in model.names if not bool(self.observed[name].all())]
         self.chain_length = as_schedule(chain_length)
         self.learning_rate = None if learning_rate is None else as_schedule(learning_rate)
-        self.completion_steps, self.batch_size = completion_steps, batch_size
+        self.completion_steps, self.completion_ahead = completion_steps, completion_ahead
+        self.batch_size = batch_size
         self.form, self.draw, self.skip_redrawn, self.clip = form, draw, skip_redrawn, clip
         self.generator = model.generator(seed)
         self.host = torch.Generator().manual_seed(seed)  # choices that are made on the host
@@ -121,6 +129,7 @@ class Learner:
         self.queue = torch.empty(0, dtype=torch.long)
         self.batch: State = {}
         self.redrawn: Mask = {}
+        self.ready: tuple[State, Mask] = ({}, {})  # completed examples for the next updates
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -165,21 +174,30 @@ class Learner:
 
     def _refreshed(self, length: float) -> tuple[State, Mask]:
         """The batch to learn from: what of it is due is replaced by fresh completed examples."""
-        if not self.batch:
+        if not self.batch or (self.form == "literal" and self.age >= round(length)):
             self.age = 0
             return self.complete(self._next_examples(self.batch_size))
         if self.form == "literal":
-            if self.age < round(length):
-                return self.batch, self.redrawn
-            self.age = 0
-            return self.complete(self._next_examples(self.batch_size))
+            return self.batch, self.redrawn
         share = self.batch_size / length + float(torch.rand((), generator=self.host))
         count = min(int(share), self.batch_size)  # rounded at random: its mean is batch_size / length
         if count == 0:
             return self.batch, self.redrawn
-        fresh, flags = self.complete(self._next_examples(count))
+        fresh, flags = self._next_completed(count)
         rows = torch.randperm(self.batch_size, generator=self.host)[:count].to(self.model.device)
         return put(self.batch, rows, fresh), put(self.redrawn, rows, flags)
+
+    def _next_completed(self, count: int) -> tuple[State, Mask]:
+        """Fresh completed examples. One large batch completes those of `completion_ahead` updates."""
+        state, flags = self.ready
+        held = row_count(state) if state else 0
+        if held < count:
+            more, more_flags = self.complete(self._next_examples(count * self.completion_ahead - held))
+            state = {k: torch.cat([state[k], v]) for k, v in more.items()} if held else more
+            flags = {k: torch.cat([flags[k], v]) for k, v in more_flags.items()} if held else more_flags
+        first, rest = slice(count), slice(count, None)
+        self.ready = take(state, rest), take(flags, rest)
+        return take(state, first), take(flags, first)
 
     def _next_examples(self, count: int) -> Tensor:
         """The next indices of an endless sequence of shuffled passes over the data."""

@@ -46,7 +46,7 @@ class Data:
         unknown = sorted(set(mask) - set(state))
         if unknown:
             raise InputError(f"mask for {unknown[0]!r}, but the data has no such group (it has {', '.join(state)})")
-        rows = batch_size(state)
+        rows = row_count(state)
         full = {name: expand_mask(name, mask.get(name), value.shape, value.device) for name, value in state.items()}
         if rows == 0:
             raise InputError("the data is empty: it has no rows")
@@ -54,7 +54,7 @@ class Data:
         object.__setattr__(self, "mask", full)
 
     def __len__(self) -> int:
-        return batch_size(self.state)
+        return row_count(self.state)
 
     def __getitem__(self, rows) -> Data:
         return Data(take(self.state, rows), take(self.mask, rows))
@@ -63,7 +63,7 @@ class Data:
         return Data({k: v.to(device) for k, v in self.state.items()}, {k: v.to(device) for k, v in self.mask.items()})
 
 
-def batch_size(state: Mapping[str, Tensor]) -> int:
+def row_count(state: Mapping[str, Tensor]) -> int:
     """The number of rows, the same in every group."""
     sizes = {name: len(value) for name, value in state.items()}
     if not sizes:

@@ -68,7 +68,7 @@ def _gallery(answers: Answers, columns: int = 10):
     pictures.append(answers.generated.view(10, -1, 64)[:, :columns])
     figure = Figure(figsize=(9, 4.4))
     for axes, part, title in zip(figure.subplots(1, 2), pictures, ("real", "generated"), strict=True):
-        axes.imshow(_tiles(part.clamp(0, 1)), cmap="gray_r", vmin=0, vmax=1)
+        axes.imshow(_tiles(part.clamp(0, 1)).numpy(), cmap="gray_r", vmin=0, vmax=1)
         axes.set_title(title)
         axes.axis("off")
     return figure
@@ -87,7 +87,9 @@ def _completions(answers: Answers, columns: int = 16):
     decided = answers.half_probabilities[:columns].argmax(1)
     figure = Figure(figsize=(9, 2.4))
     axes = figure.subplots()
-    axes.imshow(_tiles(torch.stack([seen, answers.completed[:columns].clamp(0, 1), x])), cmap="gray_r", vmin=0, vmax=1)
+    axes.imshow(
+        _tiles(torch.stack([seen, answers.completed[:columns].clamp(0, 1), x])).numpy(), cmap="gray_r", vmin=0, vmax=1
+    )
     for k in range(columns):
         axes.text(9 * k + 4, -2, str(int(decided[k])), ha="center", color="black" if decided[k] == c[k] else "red")
     axes.axis("off")
