@@ -5,6 +5,7 @@ import torch
 from helpers import Linear, Pairwise
 
 import paracond as pc
+from paracond.chain import Move
 from paracond.observers import Marginals, Monitor, Samples, Visits, convergence
 
 MODEL = Pairwise({"u": pc.Binary(3), "c": pc.Categorical(3), "x": pc.Real(2, scale=0.7)}, seed=3).model
@@ -78,27 +79,52 @@ def textbook_split_r_hat(draws):
 def test_r_hat_is_the_textbook_one(shift):
     generator = torch.Generator().manual_seed(0)
     draws = torch.randn(4, 160, generator=generator, dtype=torch.float64) + shift * torch.arange(4.0).view(4, 1)
-    r_hat, _ = convergence(*sums_of(draws, 16), chains=4)
+    r_hat, _, _ = convergence(*sums_of(draws, 16), chains=4)
     assert float(r_hat) == pytest.approx(float(textbook_split_r_hat(draws)), rel=1e-12)
 
 
 def test_ess_of_independent_draws_is_their_number():
     draws = torch.randn(64, 1600, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    _, ess = convergence(*sums_of(draws, 16), chains=64)
+    _, ess, _ = convergence(*sums_of(draws, 16), chains=64)
     assert float(ess) == pytest.approx(draws.numel(), rel=0.3)
 
 
 def test_stuck_chains_have_as_many_draws_as_chains():
     draws = torch.arange(8.0, dtype=torch.float64).view(8, 1).expand(8, 160)
-    r_hat, ess = convergence(*sums_of(draws.contiguous(), 16), chains=8)
+    r_hat, ess, _ = convergence(*sums_of(draws.contiguous(), 16), chains=8)
     assert float(r_hat) > 100
     assert float(ess) == pytest.approx(7, rel=0.01)
 
 
+def test_the_standard_error_of_independent_draws():
+    draws = torch.randn(64, 1600, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    _, _, error = convergence(*sums_of(draws, 16), chains=64)
+    assert float(error) == pytest.approx(draws.numel() ** -0.5, rel=0.2)
+
+
+def test_a_probability_that_is_known_needs_no_more_draws():
+    """Chains that disagree on whether a class has probability 1e-9 or 1e-7 agree for all purposes."""
+
+    class Fixed:
+        def __init__(self, p):
+            self.mean, self.variance = p, p * (1 - p)
+
+    def report(p):
+        monitor = Monitor(pc.Binary(1), "b", chains=4, length=32)
+        for _ in range(32):
+            monitor(Move("b", Fixed(p), torch.zeros(4, 1), torch.zeros(4, 1), None))
+        return [float(v) for v in monitor.report()]
+
+    assert report(torch.tensor([[1e-9], [1e-7], [1e-9], [1e-7]], dtype=torch.float64)) == [1.0, float("inf")]
+    r_hat, ess = report(torch.tensor([[0.01], [0.5], [0.01], [0.5]], dtype=torch.float64))
+    assert r_hat > 1.1
+    assert ess < 20
+
+
 def test_a_constant_has_mixed_and_one_slot_says_nothing():
-    r_hat, ess = convergence(*sums_of(torch.ones(4, 32, dtype=torch.float64), 16), chains=4)
+    r_hat, ess, _ = convergence(*sums_of(torch.ones(4, 32, dtype=torch.float64), 16), chains=4)
     assert float(r_hat) == 1 and float(ess) == float("inf")
-    r_hat, ess = convergence(*sums_of(torch.ones(4, 32, dtype=torch.float64), 1), chains=4)
+    r_hat, ess, _ = convergence(*sums_of(torch.ones(4, 32, dtype=torch.float64), 1), chains=4)
     assert bool(r_hat.isnan()) and bool(ess.isnan())
 
 

@@ -20,6 +20,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -79,18 +80,26 @@ class GibbsKernel:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.tables[0].shape)
 
-    @property
+    def _groups(self) -> list[tuple[int, float, Tensor]]:
+        return [(i, a, t) for i, (a, t) in enumerate(zip(self.alpha, self.tables, strict=True))]
+
+    @cached_property
     def stay(self) -> Tensor:
         """p(x | x): the redrawn group may fall on its old value."""
-        return torch.stack([a * t for a, t in zip(self.alpha, self.tables, strict=True)]).sum(0)
+        total = torch.zeros_like(self.tables[0])
+        for _, a, t in self._groups():
+            total.add_(t, alpha=a)
+        return total
 
     def push(self, r: Tensor) -> Tensor:
-        parts = [a * t * r.sum(i, keepdim=True) for i, (a, t) in enumerate(zip(self.alpha, self.tables, strict=True))]
-        return torch.stack(parts).sum(0)
+        total = torch.zeros_like(r)
+        for i, a, t in self._groups():
+            total.addcmul_(t, r.sum(i, keepdim=True), value=a)
+        return total
 
     def forward_score(self, weights: Tensor) -> Tensor:
         total = torch.xlogy(weights * self.stay, self.stay).sum()
-        for i, (a, t) in enumerate(zip(self.alpha, self.tables, strict=True)):
+        for i, a, t in self._groups():
             elsewhere = weights.sum(i, keepdim=True) - weights  # mass of the states that differ in group i alone
             total = total + torch.xlogy(elsewhere * a * t, a * t).sum()
         return total
@@ -112,7 +121,7 @@ class GibbsKernel:
     def restrict(self, keep: Sequence[Tensor]) -> GibbsKernel:
         """The clamped chain: group i takes only the values `keep[i]` (indices); groups with one value are fixed."""
         tables, alpha = [], []
-        for i, (a, t) in enumerate(zip(self.alpha, self.tables, strict=True)):
+        for i, a, t in self._groups():
             for axis, index in enumerate(keep):
                 t = t.index_select(axis, index)
             tables.append(t / t.sum(i, keepdim=True))

@@ -15,7 +15,8 @@ variance). With W the mean over half-chains of V and B the variance of half-chai
     ess   = V / mcse^2,
 
 where mcse^2 is the larger of (variance of chain means) / M and (variance of batch means) / (M slots). So `ess` is
-the number of independent draws from the marginal that would give the same accuracy.
+the number of independent draws from the marginal that would give the same accuracy. A probability whose mcse is under
+`KNOWN` counts as known, whatever its ratios are: those of a class of probability 1e-9 say nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from torch import Tensor
 
 from paracond.chain import Move
 from paracond.families import Family
+
+KNOWN = 0.005  # standard error of a probability that needs no more draws
 
 
 def summary(family: Family, move: Move, rao_blackwell: bool = True) -> tuple[Tensor, Tensor]:
@@ -154,28 +157,32 @@ class Monitor:
         """The worst R-hat and the smallest ess over the quantities of each question, `[questions]` each."""
         if self.sums is None:
             raise ValueError(f"{self.name!r} was never redrawn while it was monitored")
-        r_hat, ess = convergence(self.sums.double(), self.counts.to(self.sums.device, torch.float64), self.chains)
+        counts = self.counts.to(self.sums.device, torch.float64)
+        r_hat, ess, error = convergence(self.sums.double(), counts, self.chains)
+        if self.family.finite and self.projection is None:
+            r_hat, ess = torch.where(error < KNOWN, 1.0, r_hat), torch.where(error < KNOWN, torch.inf, ess)
         return r_hat.amax(-1), ess.amin(-1)
 
 
-def convergence(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tensor]:
-    """R-hat and ess `[questions, quantities]` from sums `[slots, 3, rows, quantities]` and counts `[slots]`."""
+def convergence(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tensor, Tensor]:
+    """R-hat, ess and mcse `[questions, quantities]` from sums `[slots, 3, rows, quantities]` and counts `[slots]`."""
     used = counts > 0
     sums, counts = sums[used], counts[used]
     sums = sums.unflatten(2, (-1, chains))  # [slots, 3, questions, chains, quantities]
     half = len(counts) // 2
     if half == 0:  # one batch is too little to judge by
         unknown = torch.full_like(sums[0, 0, :, 0], torch.nan)
-        return unknown, unknown
+        return unknown, unknown, unknown
     halves = [_moments(sums[:half], counts[:half]), _moments(sums[half:], counts[half:])]
     means = torch.cat([mean for mean, _ in halves], 1)
     within = torch.cat([variance for _, variance in halves], 1).mean(1)
     n = float(counts.sum()) / 2
     r_hat = _ratio((n - 1) / n * within + means.var(1), within).sqrt()
-    return r_hat, _ess(sums, counts, chains)
+    return r_hat, *_ess(sums, counts, chains)
 
 
-def _ess(sums: Tensor, counts: Tensor, chains: int) -> Tensor:
+def _ess(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tensor]:
+    """Effective sample size and Monte Carlo standard error."""
     mean, variance = _moments(sums, counts)
     total = variance.mean(1) + (mean.var(1, correction=0) if chains > 1 else 0)
     batches = sums[:, 0] / counts.view(-1, 1, 1, 1)
@@ -183,7 +190,7 @@ def _ess(sums: Tensor, counts: Tensor, chains: int) -> Tensor:
     mcse = batches.var(1) / batches.shape[1]
     if chains > 1:
         mcse = torch.maximum(mcse, mean.var(1) / chains)
-    return torch.where(mcse <= 1e-14 * (mean**2).mean(1), torch.inf, total / mcse)
+    return torch.where(mcse <= 1e-14 * (mean**2).mean(1), torch.inf, total / mcse), mcse.sqrt()
 
 
 def _moments(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
