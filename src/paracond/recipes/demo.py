@@ -7,7 +7,7 @@ real data (scikit-learn's digits, four fifths of them) gives one model, which th
 - classifies and completes images of which only the top half is seen: clamp those 32 pixels, run the chain;
 - generates images of a given class: clamp c, run the chain.
 
-In half of the training examples one half of the image is hidden, so that the model learns from incomplete images too,
+In a third of the training examples one half of the image is hidden, so that the model learns from incomplete images,
 and a little noise is added to the grey values. A second run has 90% of the labels missing. The control is a network of
 the size of p(c | x, z) that is trained only to classify from the top half. As in the paper (section 5.3), a generated
 image is the mean of p(x | c, z) at the last z of its chain; a model with collapsed latents then shows no variation.
@@ -50,13 +50,16 @@ class Config:
     """units in the network of c, and in the control"""
     updates: int = 12_000
     batch_size: int = 256
-    chain_length: float = 11.0
+    chain_length: tuple[float, float] = (16.0, 7.0)
+    """at the start and at the end: long chains first, for consistency, then shorter ones, for the data"""
     completion_steps: int = 4
     learning_rate: float = 6e-3
     noise: float = 0.07
     """standard deviation of what is added to the grey values of training images"""
-    hidden_halves: float = 0.5
+    hidden_halves: float = 1 / 3
     """share of the training images of which only one half is seen"""
+    labelled_share: float = 0.3
+    """where labels are missing, the labelled examples are repeated until they make up this share"""
     generated: int = 100
     """images per class"""
 
@@ -82,7 +85,10 @@ def training_data(config: Config, hide_labels: float) -> pc.Data:
     state["x"] = state["x"] + config.noise * torch.randn(state["x"].shape, generator=generator)
     seen = HALVES[torch.randint(4, (rows,), generator=generator)]
     whole = torch.rand(rows, 1, generator=generator) >= config.hidden_halves
-    return pc.Data(state, {**mask, "x": seen | whole})
+    labelled = mask["c"].nonzero().squeeze(1)
+    repeats = config.labelled_share / (1 - config.labelled_share) * rows / len(labelled)
+    extra = labelled.repeat(round(repeats)) if len(labelled) < rows else labelled[:0]
+    return pc.Data(state, {**mask, "x": seen | whole})[torch.cat([torch.arange(rows), extra])]
 
 
 def train(config: Config, hide_labels: float, device: str) -> pc.JointModel:
@@ -90,7 +96,7 @@ def train(config: Config, hide_labels: float, device: str) -> pc.JointModel:
     learner = pc.Learner(
         make_model(config).to(device),
         training_data(config, hide_labels),
-        chain_length=config.chain_length,
+        chain_length=pc.schedules.linear(*config.chain_length, config.updates),
         completion_steps=config.completion_steps,
         completion_ahead=10,
         batch_size=config.batch_size,
@@ -124,7 +130,7 @@ def ask(model: pc.JointModel, config: Config) -> Answers:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", pc.NotMixedWarning)
         whole = pc.query(model, {"x": x}, ["c"], seed=config.seed)
-        half = pc.query(model, {"x": pc.Observed(x, TOP)}, ["c", "x"], limit=256, seed=config.seed)
+        half = pc.query(model, {"x": pc.Observed(x, TOP)}, ["c", "x"], until=128, warmup=64, seed=config.seed)
     generated = generate(model, config)
     return Answers(
         _accuracy(whole.decisions["c"], c),
