@@ -215,7 +215,8 @@ def test_a_mask_for_rows_or_coordinates_is_spread():
         (lambda: make(alpha={"x": 1.0}), "alpha must weigh exactly"),
         (lambda: make(alpha=dict.fromkeys(VARIABLES, 0.0)), "every alpha must be positive"),
         (lambda: make()("y", {}), "unknown variable 'y'"),
-        (lambda: pc.networks.mlp({"x": pc.Binary(2)}, "x"), "nothing for its network to read"),
+        (lambda: pc.networks.mlp({"x": pc.Binary(2)}, "x"), "the only group"),
+        (lambda: pc.networks.mlp(VARIABLES, "x", reads=["x"]), "the network of 'x' can read c, z, r; found x"),
     ],
 )
 def test_bad_models_are_refused(build, message):

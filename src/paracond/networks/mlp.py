@@ -67,9 +67,16 @@ class StackedMLP(Network):
         return torch.baddbmm(self.bias2, hidden, self.weight2).squeeze(-1).T
 
 
-def mlp(variables: Mapping[str, Family], name: str, **options) -> MLP:
-    """The MLP for group `name` of a model with these variables; options are those of `MLP`."""
-    inputs = {k: math.prod(family.encoding_shape) for k, family in variables.items() if k != name}
-    if not inputs:
-        raise InputError(f"{name!r} is the only group: there is nothing for its network to read")
+def mlp(variables: Mapping[str, Family], name: str, reads: Sequence[str] | None = None, **options) -> MLP:
+    """The MLP for group `name` of a model with these variables; options are those of `MLP`.
+
+    `reads` names the groups it sees (all others, if not given): leaving some out states that, given those it
+    reads, the group does not depend on them.
+    """
+    reads = [k for k in variables if k != name] if reads is None else reads
+    unknown = [k for k in reads if k not in variables or k == name]
+    if unknown or not reads:
+        others = ", ".join(k for k in variables if k != name) or "nothing: it is the only group"
+        raise InputError(f"the network of {name!r} can read {others}; found {', '.join(unknown) or 'nothing to read'}")
+    inputs = {k: math.prod(variables[k].encoding_shape) for k in reads}
     return MLP(inputs, variables[name].output_shape, **options)
