@@ -32,7 +32,10 @@ class Report:
     def section(self, heading: str, text: str = "") -> None:
         self.parts.append(f"<h2>{html.escape(heading)}</h2>")
         if text:
-            self.parts.append(f"<p>{html.escape(text)}</p>")
+            self.text(text)
+
+    def text(self, text: str) -> None:
+        self.parts.append(f"<p>{html.escape(text)}</p>")
 
     def figure(self, figure: Figure, caption: str) -> None:
         buffer = io.BytesIO()

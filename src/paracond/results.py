@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -37,13 +37,17 @@ class Metric:
 
 @dataclass
 class Outcome:
-    """All that an experiment leaves behind."""
+    """All that an experiment leaves behind. A quick run is a smoke test: its metrics have no goals."""
 
     experiment: str
     metrics: list[Metric]
     seconds: float
     config: dict = field(default_factory=dict)
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.config.get("quick"):
+            self.metrics = [replace(metric, goal=None) for metric in self.metrics]
 
     def record(self) -> dict:
         return {
