@@ -65,6 +65,15 @@ def test_detailed_balance_gap_is_the_divergence_from_the_reverse_kernel():
     )
 
 
+@pytest.mark.parametrize("bits", [2, 6])
+def test_mixing_rate_of_independent_bits(bits):
+    """Two independent groups, redrawn with probability alpha: the slowest mode decays by 1 - min(alpha)."""
+    shape = (2**bits, 2**bits)
+    joint = random_joint(shape[:1], 0)[:, None] * random_joint(shape[1:], 1)[None]
+    kernel = GibbsKernel(exact.conditionals(joint), [0.7, 0.3])
+    assert exact.mixing_rate(kernel) == pytest.approx(0.7, abs=1e-9)
+
+
 def test_a_reducible_chain_is_refused():
     with pytest.raises(pc.InputError, match="reducible"):
         exact.limiting(MatrixKernel(torch.eye(4, dtype=torch.float64)))

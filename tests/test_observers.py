@@ -32,6 +32,18 @@ def test_marginals_average_conditionals(name):
     torch.testing.assert_close(plain.mean, draws.mean(0))
 
 
+def test_marginals_of_rows_that_choose_for_themselves():
+    observer, moves = Marginals(MODEL.variables["u"], "u"), []
+    generator = MODEL.generator(0)
+    chain = pc.Chain(MODEL, per_row=True, batch=5, generator=generator)
+    chain.run(MODEL.start(5, generator), 40, [observer, moves.append])
+    for row in range(5):
+        seen = [m.distribution.mean[m.rows == row] for m in moves if m.name == "u" and bool((m.rows == row).any())]
+        torch.testing.assert_close(observer.mean[row], torch.cat(seen).mean(0))
+    with pytest.raises(pc.InputError, match="'c' was never redrawn"):
+        _ = Marginals(MODEL.variables["c"], "c").mean
+
+
 def test_clamped_coordinates_count_with_their_value():
     mask = torch.tensor([[True, False], [False, False]])
     observer = Marginals(MODEL.variables["x"], "x")

@@ -41,6 +41,7 @@ class Move:
     value: Tensor
     clamp: Tensor | None
     rows: Tensor | None = None
+    batch: int = 0  # the number of rows in all, where only some were redrawn
 
 
 Observer = Callable[[Move], None]
@@ -151,7 +152,7 @@ class Chain:
     def _redraw_rows(self, name: str, state: State, rows: Tensor) -> Move:
         clamp = self.clamp[name][rows] if name in self.clamp else None
         move = redraw(self.model, name, take(state, rows), clamp, self.generator)
-        return Move(name, move.distribution, move.previous, move.value, clamp, rows)
+        return Move(name, move.distribution, move.previous, move.value, clamp, rows, len(state[name]))
 
     def run(self, state: State, steps: int, observers: Iterable[Observer] = (), progress: bool | None = None) -> State:
         """`steps` transitions; observers see every redraw. `progress` None shows a bar on long runs in a terminal."""

@@ -155,20 +155,29 @@ def _solve(matrix: Tensor) -> Tensor:
 
 
 def _krylov(kernel: Kernel, size: int) -> Tensor:
-    """The leading eigenvector by Arnoldi iteration, polished by power steps."""
-    operator = scipy.sparse.linalg.LinearOperator(
-        (size, size), matvec=lambda v: kernel.push(torch.as_tensor(v).view(kernel.shape)).flatten().numpy(), dtype=float
-    )
+    """The leading eigenvector by Arnoldi iteration."""
     start = np.full(size, 1 / size)
-    _, vectors = scipy.sparse.linalg.eigs(operator, k=1, which="LR", v0=start, tol=1e-12)
+    _, vectors = scipy.sparse.linalg.eigs(_operator(kernel), k=1, which="LR", v0=start, tol=1e-12)
     vector = torch.as_tensor(vectors[:, 0].real.copy())
     return vector / vector.sum()
 
 
+def _operator(kernel: Kernel) -> scipy.sparse.linalg.LinearOperator:
+    def push(vector: np.ndarray) -> np.ndarray:
+        return kernel.push(torch.as_tensor(vector).view(kernel.shape)).flatten().numpy()
+
+    size = math.prod(kernel.shape)
+    return scipy.sparse.linalg.LinearOperator((size, size), matvec=push, dtype=float)
+
+
 def mixing_rate(kernel: Kernel) -> float:
     """The second largest modulus among the kernel's eigenvalues: distances to the limit fall like rate^n."""
-    moduli = torch.linalg.eigvals(kernel.matrix()).abs().sort(descending=True).values
-    return float(moduli[1])
+    size = math.prod(kernel.shape)
+    if size <= DENSE:
+        moduli = torch.linalg.eigvals(kernel.matrix()).abs()
+    else:
+        moduli = torch.as_tensor(np.abs(scipy.sparse.linalg.eigs(_operator(kernel), k=2, return_eigenvectors=False)))
+    return float(moduli.sort(descending=True).values[1])
 
 
 def reverse(kernel: Kernel) -> MatrixKernel:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from paracond.chain import Move
 from paracond.families import Family
+from paracond.state import InputError
 
 KNOWN = 0.005  # standard error of a probability that needs no more draws
 
@@ -51,27 +52,34 @@ class Marginals:
     family: Family
     name: str
     rao_blackwell: bool = True
-    count: Tensor | float = 0.0
-    first: Tensor | float = 0.0
-    second: Tensor | float = 0.0
+    count: Tensor | None = None  # [batch, 1, ...]: rows may be redrawn more or less often
+    first: Tensor | None = None
+    second: Tensor | None = None
 
     def __call__(self, move: Move) -> None:
         if move.name != self.name:
             return
-        if move.rows is not None:
-            raise ValueError("Marginals needs moves of whole batches: run the chain without per_row")
         mean, variance = summary(self.family, move, self.rao_blackwell)
-        self.count += 1
-        self.first = self.first + mean
-        self.second = self.second + mean * mean + variance
+        if self.first is None or self.second is None or self.count is None:
+            batch = len(mean) if move.rows is None else move.batch
+            self.first, self.second = mean.new_zeros(2, batch, *mean.shape[1:])
+            self.count = mean.new_zeros(batch, *[1] * (mean.ndim - 1))
+        rows = slice(None) if move.rows is None else move.rows
+        self.count[rows] += 1
+        self.first[rows] += mean
+        self.second[rows] += mean * mean + variance
 
     @property
     def mean(self) -> Tensor:
-        return torch.as_tensor(self.first / self.count)
+        if self.first is None or self.count is None:
+            raise InputError(f"{self.name!r} was never redrawn: run the chain for longer")
+        return self.first / self.count
 
     @property
     def variance(self) -> Tensor:
-        return torch.as_tensor(self.second / self.count - self.mean**2).clamp(min=0)
+        mean = self.mean
+        assert self.second is not None and self.count is not None
+        return (self.second / self.count - mean**2).clamp(min=0)
 
 
 @dataclass
@@ -131,6 +139,8 @@ class Monitor:
     def __call__(self, move: Move) -> None:
         if move.name != self.name:
             return
+        if move.rows is not None:
+            raise InputError("Monitor compares chains redraw by redraw: run them without per_row")
         mean, variance = self._quantities(move)
         if self.sums is None:
             self.sums = mean.new_zeros(self.slots, 3, *mean.shape)
@@ -156,7 +166,7 @@ class Monitor:
     def report(self) -> tuple[Tensor, Tensor]:
         """The worst R-hat and the smallest ess over the quantities of each question, `[questions]` each."""
         if self.sums is None:
-            raise ValueError(f"{self.name!r} was never redrawn while it was monitored")
+            raise InputError(f"{self.name!r} was never redrawn: run the chain for longer")
         counts = self.counts.to(self.sums.device, torch.float64)
         r_hat, ess, error = convergence(self.sums.double(), counts, self.chains)
         if self.family.finite and self.projection is None:

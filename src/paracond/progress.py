@@ -5,19 +5,44 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds of silence before a bar appears
+quiet = False  # set in worker processes, which must not draw on their parent's terminal
+
+
+@contextmanager
+def waiting(title: str) -> Iterator[None]:
+    """A spinner with the seconds passed, for work whose parts cannot be seen; one line where no one watches."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.print(title, highlight=False)
+        yield
+        return
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
+    ) as bar:
+        bar.add_task(title, total=None)
+        yield
 
 
 def track(work: Iterable[T], title: str, show: bool | None = None) -> Iterator[T]:
     """Iterate over `work`. `show` None means: on a terminal, once it has taken longer than `PATIENCE`."""
     if show is None:
-        show = sys.stderr.isatty()
+        show = sys.stderr.isatty() and not quiet
     if not show:
         yield from work
         return

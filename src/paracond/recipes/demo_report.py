@@ -42,9 +42,9 @@ def report(outcome: Outcome, full: Answers, tenth: Answers) -> Report:
     page.section("Generated per class, and completed from half")
     page.figure(
         picture(full),
-        "Above: real digits beside generated ones, a row per class (the class is clamped, image and latents are redrawn "
-        "100 times in turn). Below: only the top half is clamped, all else is redrawn; the half that is seen, the mean "
-        "completion, the true image, and the most probable class, red where wrong.",
+        "Above: real digits beside generated ones, a row per class (the class is clamped, image and latents are "
+        "redrawn 100 times in turn). Below: only the top half is clamped, all else is redrawn; the half that is seen, "
+        "the mean completion, the true image, and the most probable class, red where wrong.",
     )
     listed = ", ".join(f"{k}: {ratio:.2f}" for k, ratio in enumerate(full.diversity))
     page.section("Do generated digits vary like real ones?", f"Pixel deviation, generated / real, by class: {listed}.")

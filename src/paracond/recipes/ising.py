@@ -180,7 +180,10 @@ def main(config: Config) -> Outcome:
 
 def _both(examples: int, config: Config, device: str) -> dict[str, dict]:
     jobs = [partial(experiment, kind, examples, config, device) for kind in PAPER]
-    return dict(zip(PAPER, run_side_by_side(jobs, device), strict=True))
+    title = (
+        f"{config.repeats} trainings on {examples:,} complete examples each, beside {config.repeats} on incomplete ones"
+    )
+    return dict(zip(PAPER, run_side_by_side(jobs, device, title), strict=True))
 
 
 def _metrics(kind: str, found: dict[str, list[float]]) -> list[Metric]:
