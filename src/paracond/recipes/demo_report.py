@@ -60,7 +60,7 @@ def report(outcome: Outcome, full: Answers, tenth: Answers) -> Report:
 
 def picture(answers: Answers) -> Figure:
     """Real digits beside generated ones; under them, digits completed from their top half."""
-    figure = Figure(figsize=(9, 6.4))
+    figure = Figure(figsize=(9, 6.4), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=[4.4, 2])
     _gallery([figure.add_subplot(grid[0, k]) for k in range(2)], answers)
     _completions(figure.add_subplot(grid[1, :]), answers)

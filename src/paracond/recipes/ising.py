@@ -93,6 +93,7 @@ def learn(z: Tensor, known: Tensor, config: Config, device: str) -> Tensor:
         data,
         chain_length=config.chain_length,
         completion_steps=config.completion_steps,
+        completion_ahead=10,
         batch_size=config.batch_size,
         learning_rate=pc.schedules.cosine(config.learning_rate, 0.0, config.updates),
         average=0.995,
@@ -217,7 +218,7 @@ def _report(outcome: Outcome, found: dict, config: Config) -> Report:
         "Against the best the data allow", "Each dot is one repeat; on the diagonal, learning loses nothing."
     )
     sizes = sorted({size for _, size in found})
-    figure = Figure(figsize=(9, 4))
+    figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, kind in zip(figure.subplots(1, 2), PAPER, strict=True):
         for size in sizes:
             r = found[kind, size]
