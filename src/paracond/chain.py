@@ -59,6 +59,12 @@ class Scan:
         self.last: int | None = None
         self.generator = generator
 
+    def restart(self) -> None:
+        """Forget the last choice; a systematic scan goes on from a random place."""
+        count = len(self.names)
+        again = int(torch.randint(count, (), generator=self.generator)) if self.order == "systematic" else None
+        self.last = again
+
     def next(self) -> str:
         if self.order == "systematic":
             index = 0 if self.last is None else (self.last + 1) % len(self.names)
@@ -157,7 +163,7 @@ class Chain:
     def run(self, state: State, steps: int, observers: Iterable[Observer] = (), progress: bool | None = None) -> State:
         """`steps` transitions; observers see every redraw. `progress` None shows a bar on long runs in a terminal."""
         observers = tuple(observers)
-        self._check(state)
+        state = self._admitted(state)
         for _ in track(range(steps), "running the chain", progress):
             state, moves = self.step(state)
             for move in moves:
@@ -165,7 +171,7 @@ class Chain:
                     observer(move)
         return state
 
-    def _check(self, state: State) -> None:
+    def _admitted(self, state: State) -> State:
         missing = [name for name in self.model.names if name not in state]
         if missing:
             raise InputError(f"the state lacks {', '.join(missing)}; model.start(batch, generator) gives a whole one")
@@ -174,6 +180,7 @@ class Chain:
         for name, mask in self.clamp.items():
             if len(mask) not in (1, batch):
                 raise InputError(f"clamp of {name!r} has {len(mask)} rows, the state has {batch}")
+        return values
 
     def sweeps(self, count: int) -> int:
         """The number of steps in which every free group is redrawn `count` times (on average, if random)."""
@@ -195,7 +202,7 @@ def full_clamp(model: JointModel, clamp: Mapping[str, Tensor], batch: int | None
     full = {}
     for name, mask in clamp.items():
         family, mask = model.variables[name], torch.as_tensor(mask, device=model.device)
-        rows = batch or (len(mask) if mask.ndim else 1)
+        rows = batch or (len(mask) if mask.ndim and tuple(mask.shape) != family.event_shape else 1)
         mask = mask.expand(rows) if mask.ndim == 0 else mask
         mask = expand_mask(name, mask, [rows, *family.event_shape], model.device)
         flat = mask.reshape(rows, -1)

@@ -42,6 +42,9 @@ Command = (
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of `paracond`."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["reproduce"] and given[1:2] and not given[1].startswith("-") and given[1] not in RECIPES:
+        sys.exit(f"paracond: no experiment is called {given[1]!r}; there are {', '.join(RECIPES)} (see paracond list)")
     command = tyro.cli(
         Command,
         prog="paracond",

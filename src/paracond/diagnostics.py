@@ -2,10 +2,10 @@
 
 Latent usage. For a latent coordinate z_j and examples x of the data, with q(z_j) the average of p(z_j | x),
 
-    information_j = H(q(z_j)) - E_x H(p(z_j | x))                         what the encoder says of the example,
-    read_back_j   = E log p(z_j | x') / q(z_j),  x' ~ p(x | z), z ~ p(z | x)   what survives a redraw of all else.
+    information_j = H(q(z_j)) - E_x H(p(z_j | x))                                 what the encoder says of the example,
+    read_back_j   = H(q(z_j)) + E log p(z_j | x'),  x' ~ p(x | z), z ~ p(z | x)     what survives a redraw of x.
 
-Both are mutual informations (the second a lower bound of one) in nats. Learning of this kind has a stable state in
+Both are mutual informations (the second a lower bound of one) in nats; x is the largest observed group. Learning of this kind has a stable state in
 which the decoder ignores z and the encoder returns its prior: every latent then has zero of both. Such a model still
 classifies, but each class has one picture. A coordinate is active if both exceed `ACTIVE` nats.
 
@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Chain, Move, redraw
-from paracond.families import Binary, Categorical, Distribution
+from paracond.families import Distribution
 from paracond.joint import JointModel
 from paracond.queries import Diagnostics, query
-from paracond.state import Data, InputError, State, merge, row_count
+from paracond.state import Data, InputError, Mask, State, merge, row_count
 
 ACTIVE = 0.02  # nats
 
@@ -72,40 +72,30 @@ def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4,
     state = chain.run(state, chain.sweeps(sweeps))
     posterior = model(latent, state)
     state = {**state, latent: posterior.sample(generator)}
-    information = marginal_entropy(model, latent, posterior) - posterior.entropy.mean(0)
-    return LatentUsage(information, _read_back(model, latent, state, known, mask, generator))
+    entropy = _marginal_entropy(model, latent, posterior)
+    carrier = _carrier(model, latent, mask)
+    again = model(latent, {**state, carrier: redraw(model, carrier, state, None, generator).value})
+    return LatentUsage(entropy - posterior.entropy.mean(0), entropy + again.scores(state[latent]).mean(0))
 
 
-def _read_back(model: JointModel, latent: str, state: State, known: State, mask, generator) -> Tensor:
-    """Redraw every group that carries the example (those ever observed, discrete labels kept), then score z."""
-    for name in _carriers(model, latent, mask):
-        state = {**state, name: redraw(model, name, state, None, generator).value}
-    posterior = model(latent, state)
-    return posterior.scores(state[latent]).mean(0) + marginal_entropy(model, latent, posterior)
-
-
-def _carriers(model: JointModel, latent: str, mask) -> list[str]:
+def _carrier(model: JointModel, latent: str, mask: Mask) -> str:
     """The observed group with the most coordinates: the one a latent is there to describe."""
     observed = [n for n in model.names if n != latent and bool(mask[n].any())]
     if not observed:
         raise InputError("latent usage needs data of which some group is observed")
-    return [max(observed, key=lambda n: math.prod(model.variables[n].encoding_shape))]
+    return max(observed, key=lambda n: math.prod(model.variables[n].encoding_shape))
 
 
-def marginal_entropy(model: JointModel, name: str, posterior: Distribution) -> Tensor:
-    """Entropy of each coordinate's average over the batch in nats; for reals, that of a Gaussian with its moments."""
-    family, mean = model.variables[name], posterior.mean.mean(0)
-    if isinstance(family, Binary):
-        return -(torch.xlogy(mean, mean) + torch.xlogy(1 - mean, 1 - mean))
-    if isinstance(family, Categorical):
-        return -torch.xlogy(mean, mean).sum(-1)
+def _marginal_entropy(model: JointModel, name: str, posterior: Distribution) -> Tensor:
+    """Entropy of each coordinate's average over the batch, in nats."""
+    mean = posterior.mean.mean(0)
     variance = posterior.variance.mean(0) + posterior.mean.var(0, correction=0)
-    return 0.5 * (1 + math.log(2 * math.pi) + variance.log())
+    return model.variables[name].marginal_entropy(mean, variance)
 
 
 @dataclass(frozen=True, eq=False)
 class Consistency:
-    """Nats per step that the bound loses, in all and by group (their alpha-weighted sum), with standard errors."""
+    """Nats per step that the bound loses: in all, with its standard error, and the part of each group (they add up)."""
 
     gap: float
     error: float

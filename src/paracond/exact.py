@@ -157,8 +157,14 @@ def _solve(matrix: Tensor) -> Tensor:
 def _krylov(kernel: Kernel, size: int) -> Tensor:
     """The leading eigenvector by Arnoldi iteration."""
     start = np.full(size, 1 / size)
-    _, vectors = scipy.sparse.linalg.eigs(_operator(kernel), k=1, which="LR", v0=start, tol=1e-12)
-    vector = torch.as_tensor(vectors[:, 0].real.copy())
+    try:
+        values, vectors = scipy.sparse.linalg.eigs(_operator(kernel), k=2, which="LR", v0=start, tol=1e-12)
+    except scipy.sparse.linalg.ArpackNoConvergence:
+        raise InputError("the limiting distribution was not found: the chain mixes too slowly") from None
+    order = np.argsort(-values.real)
+    if values[order[1]].real > 1 - 1e-10:
+        raise InputError("the chain is reducible: its limiting distribution is not unique")
+    vector = torch.as_tensor(vectors[:, order[0]].real.copy())
     return vector / vector.sum()
 
 
@@ -181,7 +187,7 @@ def mixing_rate(kernel: Kernel) -> float:
 
 
 def reverse(kernel: Kernel) -> MatrixKernel:
-    """p^r(x' | x) = p(x | x') p(x') / p(x)."""
+    """p^r(x' | x) = p(x | x') p(x') / p(x), as a matrix. (`lower_bound_kl` needs none: it splits log p^r.)"""
     p = limiting(kernel).flatten()
     return MatrixKernel(kernel.matrix().T * p / p[:, None])
 

@@ -66,7 +66,7 @@ class Distribution(ABC):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p(x_i | x_-i), `[batch]`."""
-        return self.scores(value).flatten(1).sum(1) if value.ndim > 1 else self.scores(value)
+        return self.scores(value).reshape(len(value), -1).sum(1)
 
     def redraw(self, value: Tensor, clamp: Tensor | None, generator: torch.Generator) -> Tensor:
         """A draw of the free coordinates, given `value` at those where `clamp` is true."""
@@ -86,7 +86,8 @@ class Family(ABC):
     clamps_coordinates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if any(not isinstance(n, int) or n < 1 for n in self.event_shape):
+        sizes = self.shape if isinstance(self.shape, (tuple, list)) else [self.shape]
+        if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in sizes):
             raise InputError(f"an event shape has positive whole numbers, found {self.shape!r}")
 
     @property
@@ -128,6 +129,10 @@ class Family(ABC):
     def check_values(self, name: str, known: Tensor) -> None:
         """Refuse finite observed values (a flat tensor) that the family cannot take."""
 
+    @abstractmethod
+    def marginal_entropy(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """Entropy in nats of each coordinate, `[*event]`, of a mixture with these moments of encode(x)."""
+
     def store(self, value: Tensor, dtype: torch.dtype) -> Tensor:
         """A value in the type it is stored in."""
         return value.to(dtype)
@@ -144,7 +149,8 @@ class Family(ABC):
         """Refuse a batch of the wrong shape."""
         if value.ndim == 0 or tuple(value.shape[1:]) != self.event_shape:
             expected = ", ".join(["batch", *map(str, self.event_shape)])
-            raise InputError(f"{name!r} must have shape [{expected}], found {list(value.shape)}")
+            hint = "; a single row needs its batch axis too" if tuple(value.shape) == self.event_shape else ""
+            raise InputError(f"{name!r} must have shape [{expected}], found {list(value.shape)}{hint}")
 
     def check_known(self, name: str, known: Tensor) -> None:
         """Refuse observed values (a flat tensor) that are not numbers or that the family cannot take."""
@@ -202,6 +208,9 @@ class Binary(Family):
     def decide(self, mean: Tensor) -> Tensor:
         return (mean > 0.5).to(mean.dtype)
 
+    def marginal_entropy(self, mean: Tensor, variance: Tensor) -> Tensor:
+        return -(torch.xlogy(mean, mean) + torch.xlogy(1 - mean, 1 - mean))
+
     def check_values(self, name: str, known: Tensor) -> None:
         if not bool(((known == 0) | (known == 1)).all()):
             raise InputError(f"{name!r} is binary: every observed value must be 0 or 1")
@@ -249,8 +258,8 @@ class Categorical(Family):
     finite: ClassVar[bool] = True
 
     def __init__(self, classes: int, shape: int | Shape = ()):
-        if classes < 2:
-            raise InputError(f"Categorical needs at least 2 classes, found {classes}")
+        if not isinstance(classes, int) or classes < 2:
+            raise InputError(f"Categorical needs a whole number of classes, at least 2, found {classes!r}")
         object.__setattr__(self, "classes", classes)
         object.__setattr__(self, "shape", shape)
         self.__post_init__()
@@ -274,6 +283,9 @@ class Categorical(Family):
 
     def decide(self, mean: Tensor) -> Tensor:
         return mean.argmax(-1)
+
+    def marginal_entropy(self, mean: Tensor, variance: Tensor) -> Tensor:
+        return -torch.xlogy(mean, mean).sum(-1)
 
     def check_values(self, name: str, known: Tensor) -> None:
         if known.is_floating_point() and not bool((known == known.round()).all()):
@@ -333,9 +345,9 @@ class Real(Family):
 
     `scale` is "element" (the network puts out a mean and a log-scale per coordinate), "coordinate" (a learned sigma per
     coordinate, the same for all inputs), "learned" (one learned sigma) or a number (fixed). What is learned starts at
-    `initial_scale`. Start it small: where the noise begins so wide that latents cannot be read back from a redrawn
-    value, they collapse for good (see `diagnostics.latent_usage`). It never falls under `floor`, since the likelihood
-    has no upper bound.
+    `initial_scale`. Start it small: while the noise is so wide that latents cannot be read back from a redrawn value,
+    they collapse (see `diagnostics.latent_usage`). It never falls under `floor`, since the likelihood has no upper
+    bound.
     """
 
     scale: str | float = "element"
@@ -344,8 +356,8 @@ class Real(Family):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fixed = isinstance(self.scale, (int, float))
-        if not (fixed and float(self.scale) > 0) and self.scale not in ("element", "coordinate", "learned"):
+        fixed = isinstance(self.scale, (int, float)) and not isinstance(self.scale, bool)
+        if not (fixed and 0 < float(self.scale) < math.inf) and self.scale not in ("element", "coordinate", "learned"):
             raise InputError(
                 f'scale of Real must be "element", "coordinate", "learned" or a positive number, found {self.scale!r}'
             )
@@ -378,6 +390,10 @@ class Real(Family):
 
     def decide(self, mean: Tensor) -> Tensor:
         return mean
+
+    def marginal_entropy(self, mean: Tensor, variance: Tensor) -> Tensor:
+        # That of the Gaussian with these moments, the largest a mixture of them can have.
+        return 0.5 * (1 + LOG_2PI + variance.log())
 
     def check_values(self, name: str, known: Tensor) -> None:
         """Any finite number will do."""

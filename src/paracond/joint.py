@@ -30,6 +30,9 @@ class JointModel(nn.Module):
         super().__init__()
         if not conditionals:
             raise InputError("a joint model needs at least one conditional")
+        wrong = [name for name, c in conditionals.items() if not isinstance(c, Conditional)]
+        if wrong:
+            raise InputError(f"{wrong[0]!r} must be a Conditional(family, network), found {conditionals[wrong[0]]!r}")
         self.names = tuple(conditionals)
         # A list, so that any text can name a group (table columns are called "values" or "a.b").
         self.conditionals = nn.ModuleList(conditionals.values())
@@ -116,12 +119,10 @@ class JointModel(nn.Module):
     def load(cls, folder: str | Path, modules: Mapping[str, nn.Module] | None = None) -> JointModel:
         """Read a saved model. `modules` supplies the networks that are not paracond's own, by variable."""
         description, tensors = storage.read(folder, FORMAT)
-        modules = dict(modules or {})
-        conditionals = {}
-        for name, family in description["variables"].items():
-            network = modules.get(name) or networks.rebuild(name, description["networks"][name])
-            conditionals[name] = Conditional(family_from(family), network)
-        model = cls(conditionals, description["alpha"])
+        try:
+            model = cls._rebuilt(description, modules or {})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{folder}/{storage.DESCRIPTION} does not describe a model: {error!r}") from None
         dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
         model.to(dtypes.pop() if len(dtypes) == 1 else None)
         try:
@@ -129,6 +130,14 @@ class JointModel(nn.Module):
         except RuntimeError as error:
             raise InputError(f"{folder}: the weights do not fit the networks: {error}") from None
         return model
+
+    @classmethod
+    def _rebuilt(cls, description: dict, modules: Mapping[str, nn.Module]) -> JointModel:
+        conditionals = {}
+        for name, family in description["variables"].items():
+            network = modules.get(name) or networks.rebuild(name, description["networks"][name])
+            conditionals[name] = Conditional(family_from(family), network)
+        return cls(conditionals, description["alpha"])
 
 
 def _normalised(names: tuple[str, ...], alpha: Mapping[str, float] | None) -> dict[str, float]:

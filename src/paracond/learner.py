@@ -16,8 +16,9 @@ Three choices that the paper leaves open:
 - `draw="before"` redraws with the parameters before the update (section 3: the sequence is sampled from q^(t), and one
   forward pass serves score and draw); `draw="after"` with those after it (Algorithm 1 as printed, one more pass).
 - `skip_redrawn`: where x_i was itself the last thing redrawn, from p_theta_i(. | x_-i) with x_-i unchanged since, the
-  expectation of its gradient is zero. Such coordinates only add noise and are left out of the loss (the mean is still
-  over all rows, so the expected gradient is the same).
+  expectation of its gradient is zero (exactly with the same theta_i, to first order in the learning rate after an
+  update). Such coordinates only add noise and are left out of the loss. The mean is still over all rows, so the
+  expected gradient is the same.
 
 - `completion_ahead`: the running form completes the fresh examples of this many updates in one large batch, which is
   much cheaper than many small ones. Their draws are then up to that many updates old.
@@ -95,11 +96,13 @@ class Learner:
     ):
         _one_of("form", form, ("running", "literal"))
         _one_of("draw", draw, ("before", "after"))
-        for what, found in {"batch_size": batch_size, "completion_ahead": completion_ahead}.items():
-            if found < 1:
-                raise InputError(f"{what} must be at least 1, found {found}")
-        if completion_steps < 0:
-            raise InputError(f"completion_steps must not be negative, found {completion_steps}")
+        _at_least("batch_size", batch_size, 1)
+        _at_least("completion_ahead", completion_ahead, 1)
+        _at_least("completion_steps", completion_steps, 0)
+        if not 0 <= average < 1 or (clip is not None and not clip > 0):
+            raise InputError(f"average must be in [0, 1) and clip positive, found {average} and {clip}")
+        if not isinstance(data, Data):
+            raise InputError(f"a Learner takes Data(values, mask), found {type(data).__name__}")
         self.model = model
         self.examples, self.observed = model.admit(data.state, data.mask)
         if not any(bool(mask.any()) for mask in self.observed.values()):
@@ -170,12 +173,16 @@ class Learner:
             for k in torch.randperm(len(self.missing), generator=self.host).tolist():
                 last = self.missing[k]
                 state[last] = redraw(self.model, last, state, mask[last], self.generator).value
+        self._require_finite(
+            last or "", {"a completion": torch.stack([v.double().sum() for v in state.values()]).sum()}
+        )
         return state, {name: ~m if name == last else torch.zeros_like(m) for name, m in mask.items()}
 
     def _refreshed(self, length: float) -> tuple[State, Mask]:
         """The batch to learn from: what of it is due is replaced by fresh completed examples."""
         if not self.batch or (self.form == "literal" and self.age >= round(length)):
             self.age = 0
+            self.scan.restart()  # or, with some lengths, the same group would always meet the data first
             return self.complete(self._next_examples(self.batch_size))
         if self.form == "literal":
             return self.batch, self.redrawn
@@ -213,15 +220,30 @@ class Learner:
         distribution = self.model(name, batch)
         scores = distribution.scores(batch[name])
         loss = -scores.detach().sum() / self.batch_size
-        kept = torch.where(redrawn[name], 0, scores) if self.skip_redrawn else scores
+        kept = torch.where(_like(redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
         norm = self._gradient(name, -kept.sum() / self.batch_size)
-        value = distribution.sample(self.generator)
-        self._require_finite(name, {"the loss": loss, "the gradient": norm, "a draw": value.sum()})
-        self._descend(name)
-        if self.draw == "after":
-            with torch.no_grad():
-                value = self.model(name, batch).sample(self.generator)
-        return loss, value
+        self._require_finite(name, {"the loss": loss, "the gradient": norm})
+        if self.draw == "before":
+            value = distribution.sample(self.generator)
+            self._require_finite(name, {"a draw": value.sum()})
+            self._descend(name)
+            return loss, value
+        return loss, self._draw_after(name, batch)
+
+    @torch.no_grad()
+    def _draw_after(self, name: str, batch: State) -> Tensor:
+        """Update, then draw; a draw that is not finite takes the update back."""
+        former = [p.clone() for p in self.parameters[name]]
+        with torch.enable_grad():
+            self._descend(name)
+        value = self.model(name, batch).sample(self.generator)
+        try:
+            self._require_finite(name, {"a draw": value.sum()})
+        except NonFiniteError:
+            for parameter, old in zip(self.parameters[name], former, strict=True):
+                parameter.copy_(old)
+            raise
+        return value
 
     def _gradient(self, name: str, objective: Tensor) -> Tensor:
         """Backpropagate; returns the gradient's norm, before clipping."""
@@ -259,6 +281,16 @@ class Learner:
         torch._foreach_lerp_(self.averages[name], now, 1 - decay)
         for average, value in self.buffers[name]:
             average.copy_(value)
+
+
+def _like(redrawn: Tensor, scores: Tensor) -> Tensor:
+    """Flags per coordinate, or per row for a family that scores its coordinates together."""
+    return redrawn if redrawn.shape == scores.shape else redrawn.reshape(len(scores), -1).all(1)
+
+
+def _at_least(what: str, found: int, least: int) -> None:
+    if not isinstance(found, int) or found < least:
+        raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
 
 
 def _one_of(what: str, found: str, allowed: tuple[str, ...]) -> None:

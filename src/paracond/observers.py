@@ -16,7 +16,8 @@ variance). With W the mean over half-chains of V and B the variance of half-chai
 
 where mcse^2 is the larger of (variance of chain means) / M and (variance of batch means) / (M slots). So `ess` is
 the number of independent draws from the marginal that would give the same accuracy. A probability whose mcse is under
-`KNOWN` counts as known, whatever its ratios are: those of a class of probability 1e-9 say nothing.
+`KNOWN` counts as known (R-hat 1, ess infinite), whatever its ratios are: those of a class of probability 1e-9 say
+nothing. One chain alone has no R-hat: a chain that never left its mode would look as good as any.
 """
 
 from __future__ import annotations
@@ -53,33 +54,35 @@ class Marginals:
     name: str
     rao_blackwell: bool = True
     count: Tensor | None = None  # [batch, 1, ...]: rows may be redrawn more or less often
-    first: Tensor | None = None
-    second: Tensor | None = None
+    centre: Tensor | None = None
+    spread: Tensor | None = None
 
     def __call__(self, move: Move) -> None:
         if move.name != self.name:
             return
-        mean, variance = summary(self.family, move, self.rao_blackwell)
-        if self.first is None or self.second is None or self.count is None:
+        mean, variance = (part.double() for part in summary(self.family, move, self.rao_blackwell))
+        if self.centre is None or self.spread is None or self.count is None:
             batch = len(mean) if move.rows is None else move.batch
-            self.first, self.second = mean.new_zeros(2, batch, *mean.shape[1:])
+            self.centre, self.spread = mean.new_zeros(2, batch, *mean.shape[1:])
             self.count = mean.new_zeros(batch, *[1] * (mean.ndim - 1))
         rows = slice(None) if move.rows is None else move.rows
+        # Welford's update, in double precision: differences of large sums of squares would lose the variance.
         self.count[rows] += 1
-        self.first[rows] += mean
-        self.second[rows] += mean * mean + variance
+        before = mean - self.centre[rows]
+        self.centre[rows] += before / self.count[rows]
+        self.spread[rows] += before * (mean - self.centre[rows]) + variance
 
     @property
     def mean(self) -> Tensor:
-        if self.first is None or self.count is None:
+        if self.centre is None:
             raise InputError(f"{self.name!r} was never redrawn: run the chain for longer")
-        return self.first / self.count
+        return self.centre
 
     @property
     def variance(self) -> Tensor:
-        mean = self.mean
-        assert self.second is not None and self.count is not None
-        return (self.second / self.count - mean**2).clamp(min=0)
+        if self.spread is None or self.count is None:
+            raise InputError(f"{self.name!r} was never redrawn: run the chain for longer")
+        return self.spread / self.count
 
 
 @dataclass
@@ -95,6 +98,7 @@ class Samples:
     def __call__(self, move: Move) -> None:
         if move.name != self.name:
             return
+        _whole_batches("Samples", move)
         self.seen += 1
         if self.seen % self.every == 0:
             self.values = [*self.values[1 - self.keep :], move.value] if self.keep > 1 else [move.value]
@@ -114,6 +118,7 @@ class Visits:
     def __call__(self, move: Move) -> None:
         if move.name != self.name:
             return
+        _whole_batches("Visits", move)
         values = self.values.to(move.value.device)
         equal = move.value.unsqueeze(1) == values.unsqueeze(0)  # [batch, count, *event]
         same = equal.reshape(*equal.shape[:2], -1).all(2)
@@ -132,6 +137,7 @@ class Monitor:
         self.slots = max(2, min(slots, length) // 2 * 2)
         self.length = max(length, self.slots)
         self.seen = 0
+        self.reference = torch.zeros(())
         self.sums: Tensor | None = None  # [slots, 3 (m, m^2, v), rows, quantities]
         self.counts = torch.zeros(self.slots)
         self.projection: Tensor | None = None
@@ -139,11 +145,11 @@ class Monitor:
     def __call__(self, move: Move) -> None:
         if move.name != self.name:
             return
-        if move.rows is not None:
-            raise InputError("Monitor compares chains redraw by redraw: run them without per_row")
-        mean, variance = self._quantities(move)
+        _whole_batches("Monitor", move)
+        mean, variance = (part.double() for part in self._quantities(move))
         if self.sums is None:
-            self.sums = mean.new_zeros(self.slots, 3, *mean.shape)
+            self.sums, self.reference = mean.new_zeros(self.slots, 3, *mean.shape), mean
+        mean = mean - self.reference  # nothing below depends on the origin, but rounding does
         slot = min(self.seen * self.slots // self.length, self.slots - 1)
         self.sums[slot, 0] += mean
         self.sums[slot, 1] += mean * mean
@@ -168,7 +174,7 @@ class Monitor:
         if self.sums is None:
             raise InputError(f"{self.name!r} was never redrawn: run the chain for longer")
         counts = self.counts.to(self.sums.device, torch.float64)
-        r_hat, ess, error = convergence(self.sums.double(), counts, self.chains)
+        r_hat, ess, error = convergence(self.sums, counts, self.chains)
         if self.family.finite and self.projection is None:
             r_hat, ess = torch.where(error < KNOWN, 1.0, r_hat), torch.where(error < KNOWN, torch.inf, ess)
         return r_hat.amax(-1), ess.amin(-1)
@@ -188,6 +194,8 @@ def convergence(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tens
     within = torch.cat([variance for _, variance in halves], 1).mean(1)
     n = float(counts.sum()) / 2
     r_hat = _ratio((n - 1) / n * within + means.var(1), within).sqrt()
+    if chains == 1:  # a chain that never left its mode looks as good as any
+        r_hat = torch.full_like(r_hat, torch.nan)
     return r_hat, *_ess(sums, counts, chains)
 
 
@@ -200,7 +208,7 @@ def _ess(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tensor]:
     mcse = batches.var(1) / batches.shape[1]
     if chains > 1:
         mcse = torch.maximum(mcse, mean.var(1) / chains)
-    return torch.where(mcse <= 1e-14 * (mean**2).mean(1), torch.inf, total / mcse), mcse.sqrt()
+    return torch.where(mcse <= 1e-24, torch.inf, total / mcse), mcse.sqrt()
 
 
 def _moments(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,6 +217,11 @@ def _moments(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     mean, square, conditional = (sums.sum(0) / n).unbind(0)
     spread = (square - mean**2).clamp(min=0) * n / (n - 1).clamp(min=1)
     return mean, conditional + spread
+
+
+def _whole_batches(what: str, move: Move) -> None:
+    if move.rows is not None:
+        raise InputError(f"{what} needs every row at every redraw: run the chain without per_row")
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:

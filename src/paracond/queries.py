@@ -87,21 +87,39 @@ def query(
     `want` defaults to every variable that is not wholly given.
     `until` is "converged" (R-hat at most 1.05 and at least `ess` effective draws in every row, at most `limit` sweeps)
     or a number of sweeps to average over, after `warmup` more (as many as `until` if not said).
+
+    Where conditionals are not quite consistent, which is so for every learned model, the limit depends on the scan:
+    "random" has that of eq:gibbs_transition; "systematic", the default, is faster and as near as they are consistent.
     """
+    _check_numbers(until, rows, chains, warmup, limit)
     known, mask = _known(model, given or {}, rows)
     wanted = _wanted(model, mask, want)
     run = _Run(model, known, mask, wanted, chains, scan, model.generator(seed), progress)
     if until == "converged":
         converged = run.until_converged(limit, ess)
-    elif isinstance(until, int) and until > 0:
-        run.stretch(until if warmup is None else warmup)
-        run.stretch(until)
-        converged = run.converged(ess)
     else:
-        raise InputError(f'until must be "converged" or a positive number of sweeps, found {until!r}')
+        run.stretch(int(until) if warmup is None else warmup)
+        run.stretch(int(until))
+        converged = run.converged(ess)
     answer = run.answer(converged)
-    _warn(answer.diagnostics)
+    _warn(answer.diagnostics, until == "converged")
     return answer
+
+
+def _check_numbers(until: int | str, rows: int, chains: int, warmup: int | None, limit: int) -> None:
+    whole = isinstance(until, int) and not isinstance(until, bool) and until > 0
+    if not whole and until != "converged":
+        raise InputError(f'until must be "converged" or a positive number of sweeps, found {until!r}')
+    for what, found, least in (
+        ("rows", rows, 1),
+        ("chains", chains, 1),
+        ("warmup", warmup or 0, 0),
+        ("limit", limit, 1),
+    ):
+        if not isinstance(found, int) or found < least:
+            raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
+    if until == "converged" and chains < 2:
+        raise InputError("one chain cannot tell whether it has converged: use chains=2 or more, or until=<sweeps>")
 
 
 def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> State:
@@ -111,6 +129,8 @@ def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> 
     """
     if how not in ("decide", "sample"):
         raise InputError(f'how must be "decide" or "sample", found {how!r}')
+    if not isinstance(data, Data):
+        raise InputError(f"impute takes Data(values, mask), found {type(data).__name__}")
     known, mask = model.admit(data.state, data.mask)
     given = {name: Observed(value, mask[name]) for name, value in known.items()}
     answer = query(model, given, model.names, **options)
@@ -209,16 +229,23 @@ class _Run:
         marginal = self.marginals[name]
         means = marginal.mean.unflatten(0, (-1, self.chains))
         variances = marginal.variance.unflatten(0, (-1, self.chains))
-        return means.mean(1), variances.mean(1) + means.var(1, correction=0)
+        mean, variance = means.mean(1), variances.mean(1) + means.var(1, correction=0)
+        return mean.to(self.model.dtype), variance.to(self.model.dtype)
 
 
-def _warn(diagnostics: Diagnostics) -> None:
+def _warn(diagnostics: Diagnostics, must_converge: bool) -> None:
+    warned = False
     for name, r_hat in diagnostics.r_hat.items():
         bad = int((r_hat > R_HAT_MIXED).sum())
         if bad:
+            warned = True
             warnings.warn(
                 f"{name!r} has not mixed in {bad} of {len(r_hat)} rows (R-hat up to {r_hat.max():.2f}, "
                 f"over {R_HAT_MIXED}) after {diagnostics.sweeps} sweeps: run longer, or see `diagnostics`",
                 NotMixedWarning,
                 stacklevel=3,
             )
+    if must_converge and not diagnostics.converged and not warned:
+        warnings.warn(
+            f"stopped at the limit of {diagnostics.sweeps} sweeps: {diagnostics!r}", NotMixedWarning, stacklevel=3
+        )

@@ -15,6 +15,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from paracond.state import InputError
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -133,5 +135,5 @@ def choose_device(wanted: str) -> str:
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("paracond: --device cuda, but torch finds no CUDA device; use --device cpu or auto")
+        raise InputError("--device cuda, but torch finds no CUDA device; use --device cpu or auto")
     return wanted

@@ -42,6 +42,10 @@ class Data:
     mask: Mask
 
     def __init__(self, state: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None):
+        state = {name: torch.as_tensor(value) for name, value in state.items()}
+        for name, value in state.items():
+            if value.ndim == 0:
+                raise InputError(f"{name!r} of the data must have rows, found the single number {value.item()}")
         mask = dict(mask or {})
         unknown = sorted(set(mask) - set(state))
         if unknown:
@@ -57,6 +61,8 @@ class Data:
         return row_count(self.state)
 
     def __getitem__(self, rows) -> Data:
+        """Some rows: a slice, a mask or indices; a single number keeps its batch axis."""
+        rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
         return Data(take(self.state, rows), take(self.mask, rows))
 
     def to(self, device: torch.device | str) -> Data:
@@ -84,8 +90,11 @@ def expand_mask(name: str, mask: Tensor | None, shape: Sequence[int], device: to
         raise InputError(f"mask of {name!r} must be boolean, found {mask.dtype}")
     if mask.shape == full:
         return mask
-    if mask.shape == rows == event:
-        raise InputError(f"mask of {name!r}: {list(rows)} could mean rows or coordinates; give it as {list(full)}")
+    if mask.shape == rows == event != (1,):
+        raise InputError(
+            f"mask of {name!r}: {list(rows)} could mean rows or coordinates; for coordinates give mask[None], for rows "
+            f"mask[:, None].expand({', '.join(map(str, full))})"
+        )
     if mask.shape == rows:
         return mask.view(-1, *[1] * len(event)).expand(full)
     if mask.shape in (event, (1, *event)):

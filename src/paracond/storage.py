@@ -25,7 +25,8 @@ def write(folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor
     """Write or replace a folder."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    # Copies: tied weights share their memory, which the format does not know.
+    payload = save({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()})
     digest = hashlib.sha256(payload).hexdigest()
     weights = f"weights-{digest[:12]}.safetensors"
     text = json.dumps({**description, "weights": weights, "sha256": digest}, indent=1)
@@ -76,9 +77,9 @@ def _description(path: Path, expected_format: str) -> dict:
     found = description.get("format") if isinstance(description, dict) else None
     if found != expected_format:
         raise InputError(f"{path} has format {found!r}, expected {expected_format!r}")
-    missing = {"weights", "sha256"} - set(description)
-    if missing:
-        raise InputError(f"{path} is damaged: it lacks {', '.join(sorted(missing))}")
+    weights = description.get("weights")
+    if not isinstance(weights, str) or Path(weights).name != weights or "sha256" not in description:
+        raise InputError(f"{path} is damaged: it must name a weights file in its folder, and its sha256")
     return description
 
 

@@ -28,6 +28,8 @@ class MLP(Network):
         activation: str = "silu",
     ):
         super().__init__(inputs=dict(inputs), output=list(output), hidden=hidden, depth=depth, activation=activation)
+        if activation not in ACTIVATIONS:
+            raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, found {activation!r}")
         widths = [sum(inputs.values()), *[hidden] * depth]
         layers: list[nn.Module] = []
         for fan_in, fan_out in itertools.pairwise(widths):
@@ -73,6 +75,8 @@ def mlp(variables: Mapping[str, Family], name: str, reads: Sequence[str] | None 
     `reads` names the groups it sees (all others, if not given): leaving some out states that, given those it
     reads, the group does not depend on them.
     """
+    if name not in variables:
+        raise InputError(f"unknown variable {name!r} (there are {', '.join(variables)})")
     reads = [k for k in variables if k != name] if reads is None else reads
     unknown = [k for k in reads if k not in variables or k == name]
     if unknown or not reads:

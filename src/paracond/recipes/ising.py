@@ -21,6 +21,7 @@ import time
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from matplotlib.figure import Figure
@@ -43,8 +44,7 @@ class Config:
     """Three nodes: KL of the learned joint, from complete and from incomplete data (section 5.1)."""
 
     out: Path = Path("runs/ising")
-    device: str = "auto"
-    """auto, cpu or cuda"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: int = 0
     quick: bool = False
     """a smoke version of a few seconds: fewer repeats, examples and updates"""
