@@ -8,6 +8,7 @@ from helpers import Pairwise, assert_fits, random_tables, state_index, table_mod
 
 import paracond as pc
 from paracond import exact
+from paracond.families import Bernoulli, Distribution
 
 CHAINS = 20_000
 INCONSISTENT = table_model(random_tables((2, 3, 2), seed=1, strength=1.5), alpha=[0.5, 0.3, 0.2])
@@ -157,10 +158,41 @@ def test_all_clamped_changes_nothing():
 # --- a family whose coordinates depend on each other ------------------------------------------------------------
 
 
+class Equal(Distribution):
+    """Both coordinates are 1 with probability sigmoid(logit), else both are 0: one score for the two of them."""
+
+    def __init__(self, logits):
+        self.one = Bernoulli(logits)
+
+    def scores(self, value):
+        return self.one.scores(value[:, 0])
+
+    def sample(self, generator):
+        return self.one.sample(generator).unsqueeze(1).expand(-1, 2).clone()
+
+    mean = property(lambda self: self.one.mean.unsqueeze(1).expand(-1, 2))
+    variance = property(lambda self: self.one.variance.unsqueeze(1).expand(-1, 2))
+    entropy = property(lambda self: self.one.entropy)
+
+
 class Twins(pc.Binary):
     """Two coordinates that are always equal: clamping one of them says something of the other."""
 
     clamps_coordinates = False
+
+    def distribution(self, output, **shared):
+        return Equal(output[:, 0])
+
+
+def test_a_family_that_does_not_factorise_learns_and_answers():
+    variables = {"a": Twins(2), "b": pc.Binary(2)}
+    model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=8)) for n, f in variables.items()})
+    twins = torch.tensor([[1.0, 1.0], [0.0, 0.0]]).repeat(50, 1)
+    learner = pc.Learner(model, pc.Data({"a": twins, "b": twins}), batch_size=2, learning_rate=0.02, average=0.9)
+    learned = learner.fit(400)
+    assert model("a", {"a": twins, "b": twins}).log_prob(twins).shape == (100,)
+    answer = pc.query(learned, {"a": twins[:2]}, ["b"], until=5)
+    assert answer.decisions["b"].tolist() == twins[:2].tolist()
 
 
 def test_single_coordinates_of_dependent_ones_are_refused():
@@ -222,3 +254,15 @@ def test_bad_states_are_refused():
         chain.run(state, 1)
     with pytest.raises(pc.InputError, match="the state lacks w"):
         chain.run({n: state[n] for n in ("u", "c")}, 1)
+
+
+def test_states_are_converted_and_clamps_spread():
+    model = CONSISTENT
+    state = {n: v.double().numpy() for n, v in model.start(4, model.generator(0)).items()}
+    clamp = {"u": torch.tensor([True, False, True]), "c": torch.tensor([True, False, False, True])}
+    chain = pc.Chain(model, clamp=clamp, batch=4, per_row=True, generator=model.generator(0))
+    final = chain.run(state, 20)
+    assert torch.equal(final["u"][:, 0], torch.as_tensor(state["u"][:, 0]))
+    assert final["c"].dtype == torch.long
+    shared = pc.Chain(model, clamp={"u": torch.tensor([True, False, True])}, generator=model.generator(0))
+    assert torch.equal(shared.run(state, 20)["u"][:, 2], torch.as_tensor(state["u"][:, 2]))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import SIGMAS, Pairwise, random_joint, random_tables, table_model
+from helpers import SIGMAS, Linear, Pairwise, random_joint, random_tables, table_model
 
 import paracond as pc
 from paracond import exact
@@ -70,6 +70,24 @@ def test_a_decoder_that_ignores_its_latents_is_seen():
     assert float(usage.information.max()) > 0.1 and usage.collapsed
 
 
+def test_read_back_is_a_bound_when_marginals_shift():
+    """An encoder that tells a rare pixel, a decoder that ignores z and draws that pixel often: nothing is read back,
+    though z varies with x under both. (The entropy must be that of the z that were drawn.)"""
+    variables = {"x": pc.Binary(1), "z": pc.Binary(1)}
+    zero = torch.zeros(1, 1)
+    model = pc.JointModel(
+        {
+            "x": pc.Conditional(variables["x"], Linear(torch.tensor([-0.4]), {"z": zero})),
+            "z": pc.Conditional(variables["z"], Linear(torch.tensor([-6.0]), {"x": torch.tensor([[6.0]])})),
+        }
+    )
+    x = (torch.rand(20_000, 1, generator=torch.Generator().manual_seed(0)) < 0.06).float()
+    usage = latent_usage(model, pc.Data({"x": x}), "z")
+    assert float(usage.information) > 0.05
+    assert float(usage.read_back) < 0
+    assert usage.collapsed
+
+
 def test_real_and_categorical_latents_have_usage_too():
     variables = {"x": pc.Binary(6), "z": pc.Real(2, scale=0.5), "k": pc.Categorical(3)}
     pair = Pairwise(variables, seed=1, strength=1.5)
@@ -107,7 +125,7 @@ def trained_on_digits(initial_scale, scale="learned", steps=1500):
 
 
 def test_the_default_scale_holds_off_the_collapse_of_latents():
-    """Started wide, every latent dies and stays dead; with the default small start most of them live."""
+    """While the noise is wide, every latent is dead; with the default small start most of them live."""
     wide = trained_on_digits(initial_scale=1.0, scale=1.0)
     assert wide.count < 8 and float(wide.information.sum()) < 1
     default = trained_on_digits(initial_scale=pc.Real.initial_scale)

@@ -79,6 +79,13 @@ def test_a_reducible_chain_is_refused():
         exact.limiting(MatrixKernel(torch.eye(4, dtype=torch.float64)))
 
 
+def test_a_large_reducible_chain_is_refused_too():
+    size = 64
+    copies = torch.eye(size, dtype=torch.float64)
+    with pytest.raises(pc.InputError, match="unique"):
+        exact.limiting(GibbsKernel([copies, copies], [0.5, 0.5]))
+
+
 def test_enumeration_of_a_model_reads_its_conditionals():
     tables = random_tables(SHAPE, 5)
     finite = exact.enumerate_model(table_model(tables, ALPHA))

@@ -144,7 +144,10 @@ def test_scale_starts_where_it_is_told_and_has_a_floor():
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda: pc.Categorical(1), "at least 2 classes"),
+        (lambda: pc.Categorical(1), "at least 2, found 1"),
+        (lambda: pc.Categorical(2.5), "at least 2, found 2.5"),
+        (lambda: pc.Real(2, scale=True), "positive number"),
+        (lambda: pc.Binary(2.5), "positive whole numbers"),
         (lambda: pc.Binary((3, 0)), "positive whole numbers"),
         (lambda: pc.Real(3, scale="wide"), 'must be "element", "coordinate", "learned" or a positive number'),
         (lambda: pc.Real(3, scale=-1.0), "positive number"),

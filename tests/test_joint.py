@@ -91,6 +91,14 @@ class Foreign(nn.Module):
         return self.layer(others["b"])
 
 
+def test_tied_weights_are_saved(tmp_path):
+    variables = {"a": pc.Binary(2), "b": pc.Binary(2)}
+    model = make(variables)
+    model.conditional("a").network.layers[0].weight = model.conditional("b").network.layers[0].weight
+    model.save(tmp_path)
+    assert pc.JointModel.load(tmp_path).names == ("a", "b")
+
+
 def test_a_foreign_network_is_supplied_on_load(tmp_path):
     variables = {"a": pc.Binary(2), "b": pc.Binary(2)}
     model = pc.JointModel(
@@ -137,6 +145,27 @@ def remove_weights(folder):
     path.unlink()
 
 
+def edit(folder, **changes):
+    path = folder / "model.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def forget_the_families(folder):
+    edit(folder, variables={})
+
+
+def garble_the_families(folder):
+    edit(folder, variables=[1, 2])
+
+
+def garble_a_family(folder):
+    edit(folder, variables={"x": {"class": "Real", "colour": "red"}})
+
+
+def point_elsewhere(folder):
+    edit(folder, weights="../weights.safetensors")
+
+
 def remove_json(folder):
     (folder / "model.json").unlink()
 
@@ -151,6 +180,10 @@ def remove_json(folder):
         (truncate, "is damaged: its SHA-256"),
         (remove_weights, "is missing, though model.json names it"),
         (remove_json, "is .* a saved model"),
+        (forget_the_families, "at least one conditional"),
+        (garble_the_families, "does not describe a model"),
+        (garble_a_family, "does not describe a model"),
+        (point_elsewhere, "must name a weights file in its folder"),
     ],
 )
 def test_a_wrong_or_damaged_file_is_named(tmp_path, harm, message):
@@ -212,6 +245,9 @@ def test_a_mask_for_rows_or_coordinates_is_spread():
     "build, message",
     [
         (lambda: pc.JointModel({}), "at least one conditional"),
+        (lambda: pc.JointModel({"a": nn.Linear(1, 1)}), "'a' must be a Conditional"),
+        (lambda: pc.networks.mlp(VARIABLES, "q"), "unknown variable 'q'"),
+        (lambda: pc.networks.mlp(VARIABLES, "x", activation="gelu"), "activation must be one of"),
         (lambda: make(alpha={"x": 1.0}), "alpha must weigh exactly"),
         (lambda: make(alpha=dict.fromkeys(VARIABLES, 0.0)), "every alpha must be positive"),
         (lambda: make()("y", {}), "unknown variable 'y'"),
@@ -252,5 +288,8 @@ def test_data_is_checked():
         pc.Data({"x": torch.zeros(0, 3)})
     with pytest.raises(pc.InputError, match="mask for 'y'"):
         pc.Data({"x": torch.zeros(2, 3)}, {"y": torch.ones(2, dtype=torch.bool)})
+    with pytest.raises(pc.InputError, match="'c' of the data must have rows"):
+        pc.Data({"c": torch.tensor(3)})
+    assert len(pc.Data({"c": [1, 2, 3]})[1]) == 1
     data = pc.Data(good())[torch.tensor([1])]
     assert len(data) == 1 and bool(data.mask["x"].all())

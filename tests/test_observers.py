@@ -101,6 +101,29 @@ def test_ess_of_independent_draws_is_their_number():
     assert float(ess) == pytest.approx(draws.numel(), rel=0.3)
 
 
+def test_one_chain_alone_has_no_r_hat():
+    draws = torch.randn(1, 160, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    r_hat, ess, _ = convergence(*sums_of(draws, 16), chains=1)
+    assert bool(r_hat.isnan())
+    assert float(ess) == pytest.approx(160, rel=0.6)
+
+
+def test_variances_survive_large_means_in_single_precision():
+    """x = 3000 + u with u | rest of variance 1: sums of squares in float32 would lose it all."""
+    weight = torch.zeros(1, 1)
+    model = pc.JointModel(
+        {
+            "x": pc.Conditional(pc.Real(1, scale=1.0), Linear(torch.full((1,), 3000.0), {"b": weight})),
+            "b": pc.Conditional(pc.Binary(1), Linear(torch.zeros(1), {"x": weight})),
+        }
+    )
+    answer = pc.query(model, {}, ["x"], until=100)
+    assert float(answer.std["x"]) == pytest.approx(1, abs=1e-4)
+    assert float(answer.diagnostics.r_hat["x"]) < 1.01
+    clamped = pc.query(model, {"x": torch.full((1, 1), 3000.7)}, ["x"], until=10)
+    assert float(clamped.std["x"]) == 0
+
+
 def test_stuck_chains_have_as_many_draws_as_chains():
     draws = torch.arange(8.0, dtype=torch.float64).view(8, 1).expand(8, 160)
     r_hat, ess, _ = convergence(*sums_of(draws.contiguous(), 16), chains=8)

@@ -138,6 +138,8 @@ def test_a_chain_that_has_not_mixed_is_reported():
     assert not answer.diagnostics.converged
     with pytest.warns(pc.NotMixedWarning):
         answer = pc.query(stuck(), {}, ["a"], limit=100)
+    with pytest.warns(pc.NotMixedWarning, match="stopped at the limit of 4 sweeps"):
+        pc.query(MODEL, {"c": torch.tensor([0])}, ["x"], limit=4, ess=1e9)
     assert not answer.diagnostics.converged and answer.diagnostics.sweeps == 100
     assert "not converged after 100 sweeps" in repr(answer.diagnostics)
 
@@ -181,7 +183,7 @@ def test_imputation_keeps_what_is_known():
     [
         (({"y": torch.zeros(1)},), "unknown variable 'y'"),
         (({}, ["y"]), "unknown variable 'y'"),
-        (({"x": torch.zeros(2)},), r"'x' must have shape \[batch, 2\], found \[2\]"),
+        (({"x": torch.zeros(2)},), r"'x' must have shape \[batch, 2\], found \[2\]; a single row needs its batch axis"),
         (({"c": torch.tensor([3])},), "'c' has classes 0 to 2, found 3 to 3"),
         (({"x": torch.full((1, 2), float("nan"))},), "'x' has NaN"),
         (({"x": pc.Observed(torch.zeros(1, 2), torch.ones(1, 3, dtype=torch.bool))},), "mask of 'x' must have shape"),
@@ -194,7 +196,14 @@ def test_bad_questions_are_refused(arguments, message):
 
 
 def test_bad_lengths_are_refused():
-    for until in (0, -1, "forever", 2.5):
+    for wrong in ({"chains": 0}, {"rows": 0}, {"warmup": -5}, {"limit": 0}, {"chains": 1.5}):
+        with pytest.raises(pc.InputError, match="must be a whole number, at least"):
+            pc.query(MODEL, {}, **{"until": 3, **wrong})
+    with pytest.raises(pc.InputError, match="one chain cannot tell"):
+        pc.query(MODEL, {}, chains=1)
+    with pytest.raises(pc.InputError, match="impute takes Data"):
+        pc.impute(MODEL, {"c": torch.tensor([0])})
+    for until in (0, -1, "forever", 2.5, True):
         with pytest.raises(pc.InputError, match="until must be"):
             pc.query(MODEL, {}, until=until)
     with pytest.raises(pc.InputError, match="how must be"):

@@ -68,7 +68,9 @@ def test_list_names_every_recipe(capsys):
     assert all(name in printed for name in NAMES)
 
 
-@pytest.mark.parametrize("arguments", [["reproduce", "nothing"], ["dance"], ["demo", "--updates", "many"]])
+@pytest.mark.parametrize(
+    "arguments", [["reproduce", "nothing"], ["dance"], ["demo", "--updates", "many"], ["demo", "--device", "gpu"]]
+)
 def test_bad_commands_are_refused(arguments, capsys):
     with pytest.raises(SystemExit) as error:
         cli.main(arguments)
@@ -77,7 +79,7 @@ def test_bad_commands_are_refused(arguments, capsys):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_device_is_named(tmp_path):
-    with pytest.raises(SystemExit, match="torch finds no CUDA device"):
+    with pytest.raises(SystemExit, match="paracond: --device cuda, but torch finds no CUDA device"):
         cli.main(["reproduce", "ising", "--quick", "--out", str(tmp_path), "--device", "cuda"])
 
 
@@ -145,8 +147,8 @@ def test_the_demo_hides_halves_and_labels():
     seen = data.mask["x"].sum(1)
     assert set(seen.tolist()) == {32, 64}
     assert float((seen == 32).double().mean()) == pytest.approx(0.5, abs=0.02)
-    # A tenth of the examples is labelled, but repeated until it makes up three tenths of the data.
-    assert float(data.mask["c"].double().mean()) == pytest.approx(0.1 + 0.9 * 0.3, abs=0.02)
+    # A tenth of the examples is labelled, and repeated until it makes up the share that was asked for.
+    assert float(data.mask["c"].double().mean()) == pytest.approx(config.labelled_share, abs=0.03)
 
 
 # --- the README -------------------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 Latent usage. For a latent coordinate z_j and examples x of the data, with q(z_j) the average of p(z_j | x),
 
-    information_j = H(q(z_j)) - E_x H(p(z_j | x))                                 what the encoder says of the example,
-    read_back_j   = H(q(z_j)) + E log p(z_j | x'),  x' ~ p(x | z), z ~ p(z | x)     what survives a redraw of x.
+    information_j = H(q(z_j)) - E_x H(p(z_j | x))                                (what the encoder says of x)
+    read_back_j   = H(q(z_j)) + E log p(z_j | x'),  x' ~ p(x | z), z ~ p(z | x)    (what survives a redraw of x).
 
-Both are mutual informations (the second a lower bound of one) in nats; x is the largest observed group. Learning of this kind has a stable state in
-which the decoder ignores z and the encoder returns its prior: every latent then has zero of both. Such a model still
-classifies, but each class has one picture. A coordinate is active if both exceed `ACTIVE` nats.
+Both are mutual informations in nats (the second a lower bound of one); x is the largest observed group. Learning of
+this kind has a stable state in which the decoder ignores z and the encoder returns its prior: every latent then has
+zero of both. Such a model still classifies, but each class has one picture. A coordinate is active if both exceed
+`ACTIVE`.
 
 Consistency. At the limiting distribution p of the chain, the loss per step in eq:chain_kl is
 

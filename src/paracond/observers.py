@@ -148,7 +148,8 @@ class Monitor:
         _whole_batches("Monitor", move)
         mean, variance = (part.double() for part in self._quantities(move))
         if self.sums is None:
-            self.sums, self.reference = mean.new_zeros(self.slots, 3, *mean.shape), mean
+            self.sums = mean.new_zeros(self.slots, 3, *mean.shape)
+            self.reference = mean.mean(0)  # one for all chains, or their differences would be lost
         mean = mean - self.reference  # nothing below depends on the origin, but rounding does
         slot = min(self.seen * self.slots // self.length, self.slots - 1)
         self.sums[slot, 0] += mean
