@@ -182,7 +182,8 @@ class Learner:
         """The batch to learn from: what of it is due is replaced by fresh completed examples."""
         if not self.batch or (self.form == "literal" and self.age >= round(length)):
             self.age = 0
-            self.scan.restart()  # or, with some lengths, the same group would always meet the data first
+            if self.batch:  # or, with some lengths, the same group would always meet the data first
+                self.scan.restart()
             return self.complete(self._next_examples(self.batch_size))
         if self.form == "literal":
             return self.batch, self.redrawn
