@@ -400,7 +400,7 @@ def test_a_draw_after_the_update_that_is_not_finite_takes_the_update_back():
     learner = pc.Learner(model, pc.Data({"x": torch.ones(8, 2)}), scan="systematic", draw="after", batch_size=8)
     with pytest.raises(pc.NonFiniteError, match="a draw of 'x' is not finite at step 0"):
         learner.step()
-    assert float(model.conditional("x").network.weight) == 0
+    assert float(model.conditional("x").network.weight.detach()) == 0
     assert learner.batch == {}
 
 

@@ -11,8 +11,8 @@ the image), which then
 In a third of the training examples one half of the image is hidden, so that the model learns from incomplete images,
 and a little noise is added to the grey values. A second run has 90% of the labels missing. The control is a network of
 the size of p(c | x) that is trained only to classify from the top half, with the same noise and without. As in the
-paper (section 5.3), a generated image is the mean of p(x | c, z) at the last z of its chain; a model with collapsed latents
-then shows no variation.
+paper (section 5.3), a generated image is the mean of p(x | c, z) at the last z of its chain; a model with collapsed
+latents then shows no variation.
 """
 
 from __future__ import annotations
