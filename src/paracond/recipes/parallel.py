@@ -1,6 +1,6 @@
 """Independent jobs side by side, one CPU thread each.
 
-Tiny networks run several times faster on one thread than on two, so two cores are best used by two jobs.
+Small networks run hardly faster on two threads than on one, so two cores are best used by two jobs.
 """
 
 from __future__ import annotations
