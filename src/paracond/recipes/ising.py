@@ -18,7 +18,7 @@ Measured on two cores of an AMD EPYC: see results/ising.json.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -173,6 +173,11 @@ def main(config: Config) -> Outcome:
     metrics.append(
         Metric("seconds_both", seconds, "lower", goal=180, about=f"{2 * config.repeats} trainings, start-up included")
     )
+    for size in config.more_sizes:
+        for kind in PAPER:
+            metrics += [
+                replace(m, name=f"{m.name}_{size}", goal=None, paper=None) for m in _metrics(kind, found[kind, size])
+            ]
     outcome = Outcome("ising", metrics, time.perf_counter() - began, plain(config), device)
     outcome.write(config.out)
     _report(outcome, found, config).write(config.out)
