@@ -67,7 +67,7 @@ def test_memory_does_not_grow_with_the_chain():
     def held(steps):
         monitor, marginals = Monitor(MODEL.variables["x"], "x", 2, steps // 3), Marginals(MODEL.variables["x"], "x")
         run([monitor, marginals], steps=steps)
-        return monitor.sums.numel() + marginals.first.numel() + marginals.second.numel()
+        return monitor.sums.numel() + marginals.centre.numel() + marginals.spread.numel()
 
     assert held(60) == held(600)
 
