@@ -59,7 +59,7 @@ def test_one_step_on_complete_data_is_the_pseudo_likelihood_gradient():
 def test_the_expected_gradient_along_the_chain(form, skip, draw):
     """With frozen parameters the mean gradient of group i is exactly sum_k w_k sum_x q_k(x) grad log p_i: ages have
     weights w_k = 1/n (literal), or geometric ones of mean n (running). Skipping must not change it."""
-    n, batch, rounds = 3, 2000, 400
+    n, batch, rounds = 3, 2000, 2400
     model = table_model(random_tables(SHAPE, 0, strength=1.5), alpha=[0.5, 0.3, 0.2])
     finite = exact.enumerate_model(model)
     data = sample(random_joint(SHAPE, 1), batch, 2)
@@ -95,7 +95,7 @@ def test_the_expected_gradient_along_the_chain(form, skip, draw):
         gap = (blocks.mean(0) - expected).abs()
         limit = float(scipy.stats.t.isf(THRESHOLD / 2, len(blocks) - 1))
         assert bool((gap < limit * error + 1e-12).all()), (name, gap.max(), error.max())
-        assert float(expected.abs().max()) > 0.02  # there was something to see
+        assert float(expected.abs().max()) > 2 * limit * float(error.max())  # there was something to see
 
 
 def _stretches(found, count):
