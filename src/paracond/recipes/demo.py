@@ -208,7 +208,13 @@ def _metrics(full: Answers, tenth: Answers, control: float, plain_control: float
         ),
         Metric("accuracy_half_image_control", control, "higher", about="a network trained only for that, same noise"),
         Metric("accuracy_half_image_control_plain", plain_control, "higher", about="the same control without noise"),
-        Metric("diversity_min", min(full.diversity), "higher", goal=0.75, about="pixel deviation, generated / real"),
+        Metric(
+            "diversity_min",
+            min(full.diversity),
+            "higher",
+            goal=0.75,
+            about="pixel deviation of means, generated / real",
+        ),
         Metric("diversity_max", max(full.diversity), "lower", goal=1.15, about="the least and the most diverse class"),
         Metric("active_latents", full.usage.count, "higher", goal=8, about="over 0.02 nats, also when read back"),
     ]
