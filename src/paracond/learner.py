@@ -44,6 +44,7 @@ from paracond.schedules import Schedule, as_schedule
 from paracond.state import Data, InputError, Mask, State, merge, take
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
+Augment = Callable[[State, torch.Generator], State]
 SUSPECTS = ("the loss", "the gradient", "a draw", "a completion")
 
 
@@ -75,7 +76,8 @@ class Learner:
 
     `learner.averaged` is the model with moving-average weights, for inference. `optimiser(name, parameters)` makes the
     optimiser of each conditional; `learning_rate`, a number or a function of the step, overrides theirs. Conditionals
-    without trainable parameters are redrawn and not learned. `engine` says how updates run (see `engine`).
+    without trainable parameters are redrawn and not learned. `augment(state, generator)` may change examples (their
+    observed values) each time they are used. `engine` says how updates run (see `engine`).
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Learner:
         optimiser: Optimiser = adam,
         clip: float | None = None,
         average: float = 0.999,
+        augment: Augment | None = None,
         engine: str | Engine = "auto",
         seed: int = 0,
     ):
@@ -111,6 +114,7 @@ class Learner:
         self.learning_rate = None if learning_rate is None else as_schedule(learning_rate)
         self.completion_steps, self.batch_size = completion_steps, batch_size
         self.form, self.draw, self.skip_redrawn, self.clip, self.decay = form, draw, skip_redrawn, clip, average
+        self.augment = augment
         self.generator = model.generator(seed)
         self.host = torch.Generator().manual_seed(seed)  # choices that are made on the host
         self.scan = Scan(model.names, model.alpha, scan, self.host)
@@ -216,6 +220,8 @@ class Learner:
 
     def _started(self, index: Tensor) -> tuple[State, Mask]:
         known, mask = take(self.examples, index), take(self.observed, index)
+        if self.augment is not None:
+            known = self.augment(known, self.generator)
         return merge(mask, known, self.model.start(len(index), self.generator)), mask
 
     def _completion_order(self) -> Iterator[str]:

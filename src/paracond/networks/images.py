@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paracond.families import Family
+from paracond.families import GAIN, Family
 from paracond.networks.base import Network
 from paracond.state import InputError
 
@@ -68,22 +68,36 @@ class ImageEncoder(Network):
 
 class ImageDecoder(Network):
     """An image `[batch, *output]`, output = (channels, height, width), from flat `inputs` and from `maps`: groups of
-    shape (channels, height / 4, width / 4), given by their channels."""
+    shape (channels, height / 4, width / 4), given by their channels.
+
+    With `levels`, the name of a categorical group, the output is [2, channels, height, width]: means, and log-scales
+    that depend on that group alone (for a `Real` with scale="element").
+    """
 
     def __init__(
         self,
         inputs: Mapping[str, int],
         output: Sequence[int],
         maps: Mapping[str, int] | None = None,
+        levels: str | None = None,
         width: int = 32,
         kind: str = "plain",
         blocks: int = 1,
     ):
         maps = dict(maps or {})
         super().__init__(
-            inputs=dict(inputs), output=list(output), maps=maps, width=width, kind=kind, blocks=blocks
+            inputs=dict(inputs),
+            output=list(output),
+            maps=maps,
+            levels=levels,
+            width=width,
+            kind=kind,
+            blocks=blocks,
         )
         _check_kind(kind)
+        output = output[1:] if levels else output
+        self.levels = levels
+        self.log_scales = nn.Parameter(torch.zeros(inputs[levels])) if levels else None
         self.names, self.maps = tuple(inputs), tuple(maps)
         self.smallest = _halved(output[1:], 3 if kind == "plain" else 2)
         self.flat = nn.Linear(sum(inputs.values()), FLAT * math.prod(self.smallest))
@@ -93,7 +107,11 @@ class ImageDecoder(Network):
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         flat = self.flat(torch.cat([others[name].flatten(1) for name in self.names], 1))
         features = [F.silu(flat).view(-1, FLAT, *self.smallest), *[others[name] for name in self.maps]]
-        return self.f(torch.cat(features, 1))
+        image = self.f(torch.cat(features, 1))
+        if self.levels is None or self.log_scales is None:
+            return image
+        log_scale = (others[self.levels] * (GAIN * self.log_scales)).sum(1)
+        return torch.stack([image.float(), log_scale.view(-1, 1, 1, 1).expand_as(image)], 1)
 
 
 def image_network(
