@@ -9,7 +9,7 @@ from paracond.chain import Chain
 from paracond.conditionals import Conditional
 from paracond.engine import Engine
 from paracond.families import Binary, Categorical, Distribution, Family, Real
-from paracond.joint import JointModel
+from paracond.joint import Condition, JointModel
 from paracond.learner import Learner, NonFiniteError
 from paracond.queries import Answer, NotMixedWarning, impute, query, sample
 from paracond.state import Data, InputError, Mask, Observed, State
@@ -21,6 +21,7 @@ __all__ = [
     "Binary",
     "Categorical",
     "Chain",
+    "Condition",
     "Conditional",
     "Data",
     "Distribution",

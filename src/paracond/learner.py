@@ -245,7 +245,7 @@ class Learner:
     @torch.no_grad()
     def _start_pool(self) -> None:
         state, mask = self._started(self.index)
-        for name in self.model.names:
+        for name in self.model.variables:
             self.pool[name].copy_(state[name])
             self.pool_mask[name].copy_(mask[name])
             self.pool_redrawn[name].fill_(False)

@@ -152,7 +152,7 @@ def sample(
         state = merge(clamp, values, {**state, **{n: begin[n][part] for n in start or {}}})
         chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
         parts.append(chain.run(state, chain.sweeps(sweeps), progress=progress))
-    return {name: torch.cat([part[name] for part in parts]) for name in model.names}
+    return {name: torch.cat([part[name] for part in parts]) for name in model.variables}
 
 
 def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> State:
