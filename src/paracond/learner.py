@@ -183,7 +183,7 @@ class Learner:
         """Do `steps` updates, yielding after each."""
         for _ in track(range(steps), "learning", progress):
             yield self.step()
-        self._raise_fault()
+        self.raise_fault()
 
     def fit(self, steps: int, progress: bool | None = None) -> JointModel:
         """Do `steps` updates; returns the averaged model."""
@@ -197,7 +197,7 @@ class Learner:
         if not length >= 1:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
         if self.watch.raised():
-            self._raise_fault()
+            self.raise_fault()
         self._replace_due(length)
         name = self.scan.next()
         self._set_rates(name)
@@ -384,7 +384,8 @@ class Learner:
         torch.where(first, found, self.fault, out=self.fault)
         return self.fault[0] < 0
 
-    def _raise_fault(self) -> None:
+    def raise_fault(self) -> None:
+        """Raise the first fault of the programs so far, if there was one; waits for them."""
         step, variable, suspect = self.fault.tolist()
         if step >= 0:
             raise NonFiniteError(self.model.names[variable], step, SUSPECTS[suspect])
