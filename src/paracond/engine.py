@@ -29,8 +29,8 @@ Program = Callable[[], None]
 
 
 class Engine:
-    """`mode` "auto" takes graphs on CUDA and eager elsewhere. `compile` fuses the networks' elementwise work (Inductor);
-    it costs up to a minute once, so it is worth it for long runs only."""
+    """`mode` "auto" takes graphs on CUDA and eager elsewhere. `compile` fuses the networks' elementwise work; it costs
+    up to a minute once, so it is worth it for long runs only."""
 
     def __init__(self, device: torch.device | str, mode: str = "auto", compile: bool = False):
         self.device = torch.device(device)
@@ -48,7 +48,7 @@ class Engine:
             return
         for module in model.modules():
             if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
-                module.to(memory_format=torch.channels_last)
+                module.weight.data = module.weight.data.to(memory_format=torch.channels_last)
 
     def compiled(self, network: nn.Module) -> None:
         """Let a network's forward and backward passes be fused, in place."""
