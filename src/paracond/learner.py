@@ -254,8 +254,8 @@ class Learner:
     def _complete_pool(self, name: str) -> None:
         with self.engine.precision():
             value = redraw(self.model, name, self.pool, self.pool_mask[name], self.generator).value
-        self._require_finite(name, {"a completion": value.sum()})
-        self.pool[name].copy_(value)
+        good = self._require_finite(name, {"a completion": value.sum()})
+        torch.where(good, value, self.pool[name], out=self.pool[name])
         for other, flags in self.pool_redrawn.items():
             flags.copy_(~self.pool_mask[name]) if other == name else flags.fill_(False)
 
@@ -326,20 +326,21 @@ class Learner:
     @torch.no_grad()
     def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:
         """Update, then draw; a draw that is not finite takes the update back."""
-        former = [p.clone() for p in self.parameters[name]]
+        changing = [*self.parameters[name], *self.averages[name]]
+        former = [value.clone() for value in changing]
         with torch.enable_grad():
             self._descend(name, good)
         with self.engine.precision():
-            value = self.model(name, self.batch).sample(self.generator)
+            drawn = self.model(name, self.batch).sample(self.generator)
         try:
-            fine = self._require_finite(name, {"a draw": value.sum()})
+            fine = self._require_finite(name, {"a draw": drawn.sum()})
         except NonFiniteError:
             fine = torch.zeros_like(good)
             raise
         finally:
-            for parameter, old in zip(self.parameters[name], former, strict=True):
-                torch.where(fine, parameter, old, out=parameter)
-        return value, fine
+            for value, old in zip(changing, former, strict=True):
+                torch.where(fine, value, old, out=value)
+        return drawn, fine
 
     def _gradient(self, name: str, objective: Tensor) -> Tensor:
         """Backpropagate; returns the gradient's norm, before clipping."""
