@@ -151,7 +151,7 @@ def _buffers(learner: Learner) -> dict[str, Tensor]:
         "pool": learner.pool,
         "pool_mask": learner.pool_mask,
         "pool_redrawn": learner.pool_redrawn,
-        "learner": {"index": learner.index, "clock": learner.clock, "fault": learner.fault},
+        "learner": {"index": learner.index, "ranks": learner.ranks, "clock": learner.clock, "fault": learner.fault},
     }
     return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
@@ -187,6 +187,7 @@ def _counters(learner: Learner) -> dict:
         "age": learner.age,
         "left": learner.left,
         "due": learner.due,
+        "replacements": learner.replacements,
         "updates": learner.updates,
         "last": learner.scan.last,
     }
@@ -194,7 +195,7 @@ def _counters(learner: Learner) -> dict:
 
 def _set_counters(learner: Learner, found: Mapping) -> None:
     learner.step_count, learner.age = found["step_count"], found["age"]
-    learner.left, learner.due = found["left"], found["due"]
+    learner.left, learner.due, learner.replacements = found["left"], found["due"], found["replacements"]
     learner.updates.update(found["updates"])
     learner.scan.last = found["last"]
 

@@ -41,6 +41,8 @@ class Engine:
         self.captures = mode != "eager" and self.device.type == "cuda"
         self.compile = compile
         self._pool = torch.cuda.graph_pool_handle() if self.captures else None
+        # Its own: libraries keep a workspace per stream, and engines side by side must not share one.
+        self._stream = torch.cuda.Stream(self.device) if self.captures else None
 
     def prepare(self, model: nn.Module) -> None:
         """Lay out a model's weights for this engine; what it computes stays the same."""
@@ -63,7 +65,7 @@ class Engine:
 
     def program(self, work: Program, generator: torch.Generator) -> Program:
         """`work`, to be called again and again; all its draws come from `generator`."""
-        return _Recorded(work, generator, self._pool) if self.captures else work
+        return _Recorded(work, generator, self._pool, self._stream) if self.captures else work
 
     def capturable(self, name: str, optimiser: torch.optim.Optimizer) -> None:
         """Make an optimiser's step recordable: its learning rate and its counts become tensors on the device."""
@@ -96,8 +98,8 @@ class Engine:
 class _Recorded:
     """A program that becomes a CUDA graph after its first calls, which are real calls."""
 
-    def __init__(self, work: Program, generator: torch.Generator, pool):
-        self.work, self.generator, self.pool = work, generator, pool
+    def __init__(self, work: Program, generator: torch.Generator, pool, stream):
+        self.work, self.generator, self.pool, self.stream = work, generator, pool, stream
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -113,17 +115,17 @@ class _Recorded:
     def _warm_up(self) -> None:
         """Beside the main stream, as recording will: some lazily made state belongs to a stream."""
         self.calls += 1
-        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
+        main = torch.cuda.current_stream()
+        self.stream.wait_stream(main)
+        with torch.cuda.stream(self.stream):
             self.work()
-        main.wait_stream(side)
+        main.wait_stream(self.stream)
 
     def _record(self) -> None:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             self.work()
         self.graph = graph
 
