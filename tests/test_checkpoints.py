@@ -15,7 +15,12 @@ import paracond as pc
 from paracond import checkpoints, progress, storage
 
 VARIABLES = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(3), "z": pc.Binary(4)}
-STALE = ("first", "count", "turn", "weight")  # set anew before each use: which rows come next, their weight in the average
+STALE = (
+    "first",
+    "count",
+    "turn",
+    "weight",
+)  # set anew before each use: which rows come next, their weight in the average
 gpu = pytest.mark.gpu
 
 

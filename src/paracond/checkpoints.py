@@ -188,6 +188,7 @@ def _counters(learner: Learner) -> dict:
         "left": learner.left,
         "due": learner.due,
         "replacements": learner.replacements,
+        "threads": torch.get_num_threads(),
         "updates": learner.updates,
         "last": learner.scan.last,
     }
@@ -197,6 +198,7 @@ def _set_counters(learner: Learner, found: Mapping) -> None:
     learner.step_count, learner.age = found["step_count"], found["age"]
     learner.left, learner.due, learner.replacements = found["left"], found["due"], found["replacements"]
     learner.updates.update(found["updates"])
+    torch.set_num_threads(found["threads"])  # sums depend on it in their last digits
     learner.scan.last = found["last"]
 
 

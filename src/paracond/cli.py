@@ -17,11 +17,11 @@ from typing import Annotated, Any
 
 import tyro
 
-from paracond.recipes import demo, fashion, ising, mnist, use
+from paracond.recipes import demo, fashion, ising, levers, mnist, use
 from paracond.recipes.images import Unfinished
 from paracond.state import InputError
 
-RECIPES = {"demo": demo, "ising": ising, "mnist": mnist, "fashion": fashion}
+RECIPES = {"demo": demo, "ising": ising, "mnist": mnist, "fashion": fashion, "levers": levers}
 USES: dict[type, Callable[[Any], str]] = {use.Train: use.train, use.Sample: use.sample, use.Classify: use.classify}
 
 
@@ -39,6 +39,7 @@ class Reproduce:
         | Annotated[ising.Config, tyro.conf.subcommand("ising")]
         | Annotated[mnist.Config, tyro.conf.subcommand("mnist")]
         | Annotated[fashion.Config, tyro.conf.subcommand("fashion")]
+        | Annotated[levers.Config, tyro.conf.subcommand("levers")]
     )
 
 

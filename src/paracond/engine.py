@@ -15,6 +15,8 @@ tensors beforehand, and what it wants to know (is everything finite?) it looks u
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -89,10 +91,30 @@ class Engine:
         else:
             torch._foreach_lerp_(list(means), list(values), weight)
 
+    def settle(self, work: Callable[[], object]) -> None:
+        """On a CPU, choose the number of threads by trying `work` with some. Where another process has a core, or for
+        small networks, all threads can be several times slower than one."""
+        if self.device.type != "cpu":
+            return
+        most = os.cpu_count() or 1
+        counts = sorted({1, *(2**k for k in range(most.bit_length()) if 2**k <= most), most})
+        torch.set_num_threads(min(counts, key=lambda count: _seconds(work, count)))
+
     def synchronise(self) -> None:
         """Wait until all that was asked for is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _seconds(work: Callable[[], object], threads: int) -> float:
+    """The shorter of two calls, after one to warm up."""
+    torch.set_num_threads(threads)
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
 
 
 class _Recorded:

@@ -141,7 +141,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
     torch.manual_seed(seed)
     binary = bool(((data.state["x"] == 0) | (data.state["x"] == 1)).all())
     model = make_model(design, binary).to(engine.device)
-    return pc.Learner(
+    learner = pc.Learner(
         model,
         balanced(data, design.labelled_share),
         chain_length=pc.schedules.linear(*design.chain_length, design.updates),
@@ -154,6 +154,8 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         engine=engine,
         seed=seed,
     )
+    engine.settle(lambda: [model(name, learner.batch).mean for name in model.names])
+    return learner
 
 
 def adam(name: str, parameters) -> torch.optim.Optimizer:

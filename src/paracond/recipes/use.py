@@ -105,6 +105,7 @@ def train(config: Train) -> str:
 def sample(config: Sample) -> str:
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
     given = {name: _rows(value, config.rows) for name, value in _given(model, config.given).items()}
+    pc.Engine(model.device).settle(lambda: pc.sample(model, rows=min(config.rows, 64), sweeps=1))
     state = pc.sample(model, given, rows=config.rows, sweeps=config.sweeps, seed=config.seed)
     config.out.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
@@ -128,6 +129,7 @@ def classify(config: Classify) -> str:
         given["x"], truth = test.state["x"], test.state["c"]
     if not given:
         raise InputError("nothing is given: say --given NAME=VALUE, or --dataset")
+    pc.Engine(model.device).settle(lambda: pc.sample(model, rows=64, sweeps=1))
     answer = pc.query(model, given, [config.want], seed=config.seed)
     if config.want not in answer.probabilities or answer.probabilities[config.want].ndim != 2:
         raise InputError(f"{config.want!r} is {model.variables[config.want]}: only a categorical group is decided here")
