@@ -431,6 +431,9 @@ def good():
         (good, {"batch_size": 0}, "batch_size must be a whole number, at least 1, found 0"),
         (good, {"completion_steps": 1.5}, "completion_steps must be a whole number"),
         (good, {"average": 2.0}, "average must be in"),
+        (good, {"chain_length": "long"}, "chain_length must be a number or a function of the step, found 'long'"),
+        (lambda: pc.Data([1]), {}, "data must be a dictionary by the names of groups, found list"),
+        (lambda: pc.Data({"a": "b"}), {}, "'a' must be a tensor or nested lists of numbers, found 'b'"),
         (lambda: {"a": torch.tensor([0])}, {}, "a Learner takes Data"),
     ],
 )

@@ -218,6 +218,12 @@ def test_imputation_keeps_what_is_known():
         (({"x": torch.full((1, 2), float("nan"))},), "'x' has NaN"),
         (({"x": pc.Observed(torch.zeros(1, 2), torch.ones(1, 3, dtype=torch.bool))},), "mask of 'x' must have shape"),
         (({"x": torch.zeros(2, 2), "u": torch.zeros(3, 2)},), "groups differ in their number of rows"),
+        (({"x": "hello"},), "'x' must be a tensor or nested lists of numbers, found 'hello'"),
+        (({"x": None},), "'x' must be a tensor or nested lists of numbers, found None"),
+        (({"x": [[1, 2], [3]]},), "'x' must be a tensor or nested lists of numbers"),
+        (({"x": torch.zeros(1, 2, dtype=torch.complex64)},), "'x' must be real numbers, found torch.complex64"),
+        (([1],), "what is given must be a dictionary by the names of groups, found list"),
+        (({}, 3), "want must be names of groups, found 3"),
     ],
 )
 def test_bad_questions_are_refused(arguments, message):
@@ -229,6 +235,9 @@ def test_bad_lengths_are_refused():
     for wrong in ({"chains": 0}, {"rows": 0}, {"warmup": -5}, {"limit": 0}, {"chains": 1.5}):
         with pytest.raises(pc.InputError, match="must be a whole number, at least"):
             pc.query(MODEL, {}, **{"until": 3, **wrong})
+    for wrong in ({"rows": 0}, {"sweeps": -1}, {"chunk": 0}):
+        with pytest.raises(pc.InputError, match="must be a whole number, at least"):
+            pc.sample(MODEL, **wrong)
     with pytest.raises(pc.InputError, match="one chain cannot tell"):
         pc.query(MODEL, {}, chains=1)
     with pytest.raises(pc.InputError, match="impute takes Data"):

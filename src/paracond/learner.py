@@ -99,8 +99,8 @@ class Learner:
             raise InputError(f"a Learner takes Data(values, mask), found {type(data).__name__}")
         self.model = model
         self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
-        self.chain_length = as_schedule(chain_length)
-        self.learning_rate = None if learning_rate is None else as_schedule(learning_rate)
+        self.chain_length = as_schedule("chain_length", chain_length)
+        self.learning_rate = None if learning_rate is None else as_schedule("learning_rate", learning_rate)
         self.batch_size = batch_size
         self.form, self.draw, self.skip_redrawn, self.clip, self.decay = form, draw, skip_redrawn, clip, average
         self.generator = model.generator(seed)
