@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+import warnings
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from helpers import assert_fits, assert_mean
 import paracond as pc
 from paracond import augment, cli, exact
 from paracond.networks import image_network
-from paracond.recipes import fashion, images, images_experiment, mnist, timing
+from paracond.recipes import fashion, images, images_experiment, levers, mnist, timing
 
 KINDS = ("plain", "residual")
 
@@ -319,6 +320,60 @@ def test_the_recipes_run_in_small(name, preset, folder, capsys):
     page = (out / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 2
     assert pc.JointModel.load(out / "model").dtype == torch.float32
+
+
+class MeanColour(torch.nn.Module):
+    """Stands in for Inception: the means of 3 x 3 patches."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.adaptive_avg_pool2d(x, [3, 3]).mean(1).flatten(1)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion"])
+def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkeypatch, capsys):
+    """Everything that a full run does off CUDA: FIDs, milestones, few labels, missing pixels, and resuming."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.script(MeanColour()).save(str(folder / "stand-in.pt"))
+    monkeypatch.setenv("PARACOND_INCEPTION", str(folder / "stand-in.pt"))
+    monkeypatch.setattr(images_experiment, "TRIAL", 30)
+    module = {"mnist": mnist, "fashion": fashion}[name]
+    tiny = {k: images.small(design) for k, design in module.EXPERIMENT.presets.items()}
+    few = None if module.EXPERIMENT.few_labels is None else images.small(module.EXPERIMENT.few_labels)
+    changed = images_experiment.replace(module.EXPERIMENT, presets=tiny, few_labels=few)
+    monkeypatch.setattr(module, "EXPERIMENT", changed)
+    short = lambda model, classes, sweeps=100, seed=0, **rest: pc.sample(  # noqa: E731
+        model, {"c": classes}, sweeps=min(sweeps, 2), seed=seed, **rest
+    )
+    monkeypatch.setattr(images_experiment, "generate", short)
+    monkeypatch.setattr(images, "generate", short)
+    half = images.from_top_half
+    monkeypatch.setattr(images_experiment, "from_top_half", lambda model, x, sweeps: half(model, x[:20], 2))
+    monkeypatch.setattr(images_experiment, "accuracy", lambda decided, truth: float(len(decided) == 20))
+    out = folder / "out"
+    options = ["--data", str(folder), "--out", str(out), "--device", "cpu", "--generated", "40"]
+    with pytest.raises(SystemExit, match="continue with --resume"):
+        cli.main(["reproduce", name, *options, "--minutes", "0"])
+    cli.main(["reproduce", name, *options, "--resume"])
+    metrics = {m["name"]: m for m in json.loads((out / "results.json").read_text())["metrics"]}
+    assert {"fid", "fid_floor", "fid_reconstruction", "fid_from_random_400", "minutes_to_paper"} <= set(metrics)
+    assert ("fid_draws" in metrics) == (name == "mnist") == ("accuracy_100_labels" in metrics)
+    assert metrics["fid"]["paper"] == changed.paper["fid"] and metrics["fid"]["goal"] == changed.goals["fid"]
+    assert (out / "report.html").read_text().count("data:image/png;base64,") == 3
+
+
+def test_levers_are_tried_one_at_a_time(folder, monkeypatch, capsys):
+    monkeypatch.setitem(levers.EXPERIMENTS, "fashion", fashion.EXPERIMENT)
+    out = folder / "levers"
+    options = ["--data", str(folder), "--out", str(out), "--device", "cpu", "--quick"]
+    cli.main(["reproduce", "levers", *options, "--only", "base", "no_noise"])
+    names = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
+    assert {"base_accuracy", "no_noise_accuracy", "base_bits", "no_noise_active"} <= names
+    with pytest.raises(SystemExit, match="no lever is called 'magic'; there are base"):
+        cli.main(["reproduce", "levers", *options, "--only", "magic"])
+    for name, change in levers.CHANGES.items():  # every lever is a design that can be built
+        images.make_model(images.small(images_experiment.replace(fashion.BEST, **change)), binary=False)
+        assert name
 
 
 def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatch):
