@@ -147,6 +147,8 @@ def test_the_demo_hides_halves_and_labels():
     seen = data.mask["x"].sum(1)
     assert set(seen.tolist()) == {32, 64}
     assert float((seen == 32).double().mean()) == pytest.approx(0.5, abs=0.02)
+    top = (data.mask["x"] == demo.TOP).all(1)
+    assert float(top[seen == 32].double().mean()) == pytest.approx(config.top_halves, abs=0.02)
     # A tenth of the examples is labelled, and repeated until it makes up the share that was asked for.
     assert float(data.mask["c"].double().mean()) == pytest.approx(config.labelled_share, abs=0.03)
 
