@@ -1,6 +1,7 @@
 """Algorithm 1: gradients against exact expectations, completion against the posterior, repeatability, errors."""
 
 import copy
+from collections import Counter
 
 import pytest
 import scipy.stats
@@ -114,28 +115,31 @@ def test_the_literal_form_lets_every_group_meet_the_data():
         assert first.count("b") > 8
 
 
-def test_completing_ahead_changes_when_and_not_what():
-    """Examples come in the same passes, every one once; flags and values stay together."""
+def rows_of(state):
+    return list(zip(*(state[n].tolist() for n in "abc"), strict=True))
+
+
+def test_fresh_rows_come_from_the_pool_whole_and_in_order():
+    """Values and flags of an example stay together; every row of the pool is used once, then it is filled again."""
     model = table_model(random_tables(SHAPE, 0))
     state = sample(random_joint(SHAPE, 1), 60, 2)
     data = pc.datasets.hide(pc.Data(state), {"b": 0.5})
-    learner = pc.Learner(model, data, batch_size=12, completion_ahead=5)
-    calls = []
-    original = learner.complete
-
-    def note(index):
-        calls.append(index)
-        return original(index)
-
-    learner.complete = note
-    taken = [learner._next_completed(count) for count in (4, 4, 4, 4, 4, 3, 5, 4)]
-    assert [len(index) for index in calls] == [20, 15]
-    order = torch.cat(calls)[:32]
-    for name in ("a", "c"):
-        assert torch.equal(torch.cat([values[name] for values, _ in taken]), state[name][order])
-    known = data.mask["b"][order]
-    assert torch.equal(torch.cat([values["b"] for values, _ in taken])[known], state["b"][order][known])
-    assert torch.equal(torch.cat([flags["b"] for _, flags in taken]), ~known)
+    learner = pc.Learner(model, data, batch_size=12, chain_length=3, optimiser=still)
+    used = []
+    for _ in range(12):
+        before = Counter(rows_of(learner.batch))
+        learner._replace_due(3.0)
+        learner.step_count += 1
+        new = slice(int(learner.first), int(learner.first) + int(learner.count))
+        used += range(new.start, new.stop)
+        fresh, examples = {n: v[new] for n, v in learner.pool.items()}, learner.index[new]
+        known = data.mask["b"][examples]
+        assert torch.equal(learner.pool_redrawn["b"][new], ~known)
+        assert all(torch.equal(fresh[n], state[n][examples]) for n in "ac")
+        assert torch.equal(fresh["b"][known], state["b"][examples][known])
+        rest = Counter(rows_of(learner.batch)) - Counter(rows_of(fresh))
+        assert rest.total() == 12 - len(known) and not rest - before
+    assert used == (list(range(12)) * 5)[:56]  # all 12 at first, then 4 in each of 11 updates
 
 
 def test_skipping_removes_noise_only():
@@ -159,17 +163,15 @@ def test_the_running_batch_has_the_expected_chain_length():
     data = pc.Data(sample(random_joint(SHAPE, 1), 100, 2))
     for n in (2.5, 7.0):
         learner = pc.Learner(model, data, chain_length=n, batch_size=64, optimiser=still)
-        taken = 0
-        original = learner._next_examples
-
-        def count(k, original=original):
-            nonlocal taken
-            taken += k
-            return original(k)
-
-        learner._next_examples = count
         learner.step()
-        taken = 0
+        taken, original = 0, learner.replace_rows
+
+        def count(learner=learner, original=original):
+            nonlocal taken
+            taken += int(learner.count)
+            original()
+
+        learner.replace_rows = count
         for _ in range(500):
             learner.step()
         assert 500 * 64 / taken == pytest.approx(n, rel=0.02)
@@ -185,14 +187,13 @@ def test_literal_chains_all_have_the_same_length():
         form="literal",
         optimiser=still,
     )
-    fresh = []
-    original = learner.complete
+    fresh, original = [], learner._fill_pool
 
-    def note(index):
+    def note():
         fresh.append(learner.step_count)
-        return original(index)
+        original()
 
-    learner.complete = note
+    learner._fill_pool = note
     for _ in range(9):
         learner.step()
     assert fresh == [0, 3, 6]
@@ -209,8 +210,11 @@ def test_a_scheduled_chain_length_grows():
 def test_every_example_is_used_once_per_pass():
     model = table_model(random_tables(SHAPE, 0))
     learner = pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 30, 2)), batch_size=10, optimiser=still)
-    seen = torch.cat([learner._next_examples(10) for _ in range(3)])
-    assert sorted(seen.tolist()) == list(range(30))
+    seen = []
+    for _ in range(6):
+        learner._fill_pool()
+        seen += learner.index.tolist()
+    assert sorted(seen[:30]) == sorted(seen[30:]) == list(range(30)) != seen[:30]
 
 
 # --- step I -----------------------------------------------------------------------------------------------------
@@ -365,7 +369,7 @@ def test_a_non_finite_loss_stops_with_name_and_step_and_keeps_the_last_good_stat
         }
     )
     data = pc.Data({"x": torch.zeros(8, 2), "c": torch.zeros(8).long()})
-    learner = pc.Learner(model, data, scan="systematic", batch_size=8)
+    learner = pc.Learner(model, data, chain_length=1e9, scan="systematic", batch_size=8)
     for _ in range(6):
         learner.step()
     kept = {n: v.clone() for n, v in learner.batch.items()}
@@ -401,7 +405,6 @@ def test_a_draw_after_the_update_that_is_not_finite_takes_the_update_back():
     with pytest.raises(pc.NonFiniteError, match="a draw of 'x' is not finite at step 0"):
         learner.step()
     assert float(model.conditional("x").network.weight.detach()) == 0
-    assert learner.batch == {}
 
 
 def good():

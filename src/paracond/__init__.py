@@ -7,10 +7,11 @@ some coordinates clamped.
 from paracond import datasets, diagnostics, exact, networks, observers, schedules
 from paracond.chain import Chain
 from paracond.conditionals import Conditional
+from paracond.engine import Engine
 from paracond.families import Binary, Categorical, Distribution, Family, Real
-from paracond.joint import JointModel
+from paracond.joint import Condition, JointModel
 from paracond.learner import Learner, NonFiniteError
-from paracond.queries import Answer, NotMixedWarning, impute, query
+from paracond.queries import Answer, NotMixedWarning, impute, query, sample
 from paracond.state import Data, InputError, Mask, Observed, State
 
 __version__ = "0.1.0"
@@ -20,9 +21,11 @@ __all__ = [
     "Binary",
     "Categorical",
     "Chain",
+    "Condition",
     "Conditional",
     "Data",
     "Distribution",
+    "Engine",
     "Family",
     "InputError",
     "JointModel",
@@ -40,5 +43,6 @@ __all__ = [
     "networks",
     "observers",
     "query",
+    "sample",
     "schedules",
 ]

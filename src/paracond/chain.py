@@ -18,11 +18,13 @@ falls on a group that the row has clamped; but only `per_row` makes the rows ind
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from paracond.engine import Engine
 from paracond.families import Distribution
 from paracond.joint import JointModel
 from paracond.progress import track
@@ -114,8 +116,11 @@ class Chain:
         scan: str = "random",
         per_row: bool = False,
         batch: int | None = None,
+        engine: str | Engine = "auto",
     ):
         self.model = model
+        self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
+        self._recorder: _Recorder | None = None
         self.generator = generator
         self.clamp = full_clamp(model, clamp or {}, batch)
         self.free = tuple(n for n in model.names if n not in self.clamp or not bool(self.clamp[n].all()))
@@ -164,12 +169,25 @@ class Chain:
         """`steps` transitions; observers see every redraw. `progress` None shows a bar on long runs in a terminal."""
         observers = tuple(observers)
         state = self._admitted(state)
+        if self.engine.captures and isinstance(self.scan, Scan) and self.free:
+            return self._run_recorded(self.scan, state, steps, observers, progress)
         for _ in track(range(steps), "running the chain", progress):
             state, moves = self.step(state)
             for move in moves:
                 for observer in observers:
                     observer(move)
         return state
+
+    def _run_recorded(self, scan: Scan, state: State, steps: int, observers, progress) -> State:
+        if self._recorder is None or not self._recorder.fits(state):
+            self._recorder = _Recorder(self, state)
+        recorder = self._recorder
+        recorder.load(state)
+        for _ in track(range(steps), "running the chain", progress):
+            move = recorder.redraw(scan.next())
+            for observer in observers:
+                observer(move)
+        return {name: value.clone() for name, value in recorder.state.items()}
 
     def _admitted(self, state: State) -> State:
         missing = [name for name in self.model.names if name not in state]
@@ -185,6 +203,38 @@ class Chain:
     def sweeps(self, count: int) -> int:
         """The number of steps in which every free group is redrawn `count` times (on average, if random)."""
         return count * len(self.free)
+
+
+class _Recorder:
+    """A chain's redraws as programs on a state that stays in place (see `engine`). A `Move` that it returns is
+    overwritten by the next one of the same group."""
+
+    def __init__(self, chain: Chain, state: State):
+        self.chain = chain
+        self.state = {name: value.clone() for name, value in state.items()}
+        self.moves: dict[str, Move] = {}
+        self.programs = {n: chain.engine.program(partial(self._redraw, n), chain.generator) for n in chain.free}
+
+    def fits(self, state: State) -> bool:
+        return all(self.state[name].shape == value.shape for name, value in state.items())
+
+    def load(self, state: State) -> None:
+        for name, value in state.items():
+            self.state[name].copy_(value)
+
+    @torch.no_grad()
+    def redraw(self, name: str) -> Move:
+        self.programs[name]()
+        return self.moves[name]
+
+    def _redraw(self, name: str) -> None:
+        chain = self.chain
+        before = self.state[name].clone()
+        with chain.engine.precision():
+            move = redraw(chain.model, name, self.state, chain.clamp.get(name), chain.generator)
+        self.state[name].copy_(move.value)
+        _ = move.distribution.mean  # cached there: it must be part of what is recorded
+        self.moves[name] = replace(move, previous=before)
 
 
 def redraw(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 
 from paracond.families import Distribution, Family
@@ -33,4 +34,6 @@ class Conditional(nn.Module):
                 f"{type(self.network).__name__} must put out [batch, {str(self.family.output_shape)[1:-1]}] "
                 f"for {self.family}, found {list(output.shape)}"
             )
+        if output.dtype in (torch.bfloat16, torch.float16):  # under autocast: draws and scores want more digits
+            output = output.float()
         return self.family.distribution(output, **self.shared)

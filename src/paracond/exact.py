@@ -313,8 +313,9 @@ class Finite:
 
 @torch.no_grad()
 def enumerate_model(model: JointModel) -> Finite:
-    """The tables of a joint model whose groups are all finite, in float64. At most 2^16 states."""
-    values = {name: family.values() for name, family in model.variables.items()}
+    """The tables of a joint model whose groups are all finite, in float64. At most 2^16 states. Conditions have their
+    defaults."""
+    values = {name: model.variables[name].values() for name in model.names}
     sizes = [len(v) for v in values.values()]
     if math.prod(sizes) > MOST:
         raise InputError(f"{math.prod(sizes)} states are too many to enumerate (at most {MOST})")
@@ -322,6 +323,8 @@ def enumerate_model(model: JointModel) -> Finite:
     states = {name: v[index.flatten()] for (name, v), index in zip(values.items(), axes, strict=True)}
     double = copy.deepcopy(model).to("cpu", torch.float64)
     stored = {name: model.variables[name].store(v, torch.float64) for name, v in states.items()}
+    for name, condition in model.conditions.items():
+        stored[name] = condition.values(math.prod(sizes), torch.float64, torch.device("cpu"))
     tables = []
     for axis, name in enumerate(model.names):
         table = torch.cat([_probabilities(double, name, stored, first) for first in range(0, math.prod(sizes), CHUNK)])

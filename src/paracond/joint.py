@@ -5,11 +5,15 @@ The conditionals p_theta_i(x_i | x_-i) and the scan weights alpha define the ker
     p_theta(x | x') = sum_i alpha_i p_theta_i(x_i | x_-i) [x_-i = x'_-i],
 
 and the joint is its limiting distribution. Nothing here runs that chain (see `chain`).
+
+A model may also have conditions: groups that are always given (a default, if nothing else is said), which networks
+read like any other and the chain never redraws. The joint is then one given the conditions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,12 +25,33 @@ from paracond.families import Distribution, Family, family_from
 from paracond.state import InputError, Mask, State, expand_mask, row_count
 
 FORMAT = "paracond model 1"
+HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A group that is always given: `default`, one value of its family, where nothing else is said."""
+
+    family: Family
+    default: float | int | list = 0
+
+    def values(self, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        shape = (rows, *self.family.event_shape)
+        return self.family.store(torch.as_tensor(self.default, device=device).expand(shape).clone(), dtype)
+
+    def describe(self) -> dict:
+        return {"family": self.family.describe(), "default": self.default}
 
 
 class JointModel(nn.Module):
     """Named conditionals and scan weights. `model(name, state)` is p(x_name | the rest of the state)."""
 
-    def __init__(self, conditionals: Mapping[str, Conditional], alpha: Mapping[str, float] | None = None):
+    def __init__(
+        self,
+        conditionals: Mapping[str, Conditional],
+        alpha: Mapping[str, float] | None = None,
+        conditions: Mapping[str, Condition] | None = None,
+    ):
         super().__init__()
         if not conditionals:
             raise InputError("a joint model needs at least one conditional")
@@ -34,16 +59,21 @@ class JointModel(nn.Module):
         if wrong:
             raise InputError(f"{wrong[0]!r} must be a Conditional(family, network), found {conditionals[wrong[0]]!r}")
         self.names = tuple(conditionals)
+        self.conditions = dict(conditions or {})
+        twice = [name for name in self.conditions if name in conditionals]
+        if twice:
+            raise InputError(f"{twice[0]!r} is both a condition and a group with a conditional")
         # A list, so that any text can name a group (table columns are called "values" or "a.b").
         self.conditionals = nn.ModuleList(conditionals.values())
         self.variables: dict[str, Family] = {name: c.family for name, c in conditionals.items()}
+        self.variables |= {name: condition.family for name, condition in self.conditions.items()}
         self.alpha = _normalised(self.names, alpha)
         # One parameter that tells type and device (in a tuple, so that it is not registered again).
         self._probe = (next(self.parameters(), None),)
 
     def forward(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
         conditional, dtype = self.conditional(name), self.dtype
-        others = {k: self.variables[k].encode(state[k]).to(dtype) for k in self.names if k != name}
+        others = {k: family.encode(state[k]).to(dtype) for k, family in self.variables.items() if k != name}
         return conditional(others)
 
     def conditional(self, name: str) -> Conditional:
@@ -53,6 +83,8 @@ class JointModel(nn.Module):
 
     def index(self, name: str) -> int:
         self.check_names([name])
+        if name in self.conditions:
+            raise InputError(f"{name!r} is a condition: it is given, and has no conditional of its own")
         return self.names.index(name)
 
     @property
@@ -70,8 +102,9 @@ class JointModel(nn.Module):
         return torch.Generator(self.device).manual_seed(seed)
 
     def start(self, batch: int, generator: torch.Generator) -> State:
-        """Random values for every group."""
-        return {name: family.start(batch, generator, self.dtype) for name, family in self.variables.items()}
+        """Random values for every group, defaults for conditions."""
+        state = {name: self.variables[name].start(batch, generator, self.dtype) for name in self.names}
+        return state | {n: c.values(batch, self.dtype, self.device) for n, c in self.conditions.items()}
 
     # --- checks -------------------------------------------------------------------------------------------------
 
@@ -85,7 +118,8 @@ class JointModel(nn.Module):
     ) -> tuple[State, Mask]:
         """Values and full masks of all groups, as the chain takes them, on the model's device; refuses what is wrong.
 
-        Groups that are not given are not observed. `rows` is needed only where nothing at all is given.
+        Groups that are not given are not observed, conditions have their default. `rows` is needed only where nothing
+        at all is given.
         """
         mask = mask or {}
         self.check_names([*state, *mask])
@@ -93,27 +127,36 @@ class JointModel(nn.Module):
         for name, value in state.items():
             self.variables[name].check_shape(name, value)
         rows = row_count(state) if rows is None or state else rows
+        for name in [n for n in self.conditions if n not in state]:
+            state[name] = self.conditions[name].values(rows, self.dtype, self.device)
         values, masks = {}, {}
         for name, family in self.variables.items():
             shape = (rows, *family.event_shape)
             value = state[name] if name in state else torch.zeros(shape)
             known = mask.get(name) if name in state else torch.zeros(shape, dtype=torch.bool)
             masks[name] = expand_mask(name, known, shape, self.device)
+            if name in self.conditions and not bool(masks[name].all()):
+                raise InputError(f"{name!r} is a condition: it must be observed everywhere")
             family.check_known(name, value.to(self.device)[masks[name]])
             values[name] = family.store(value.to(self.device), self.dtype)
         return values, masks
 
     # --- saving -------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path) -> None:
-        """Write the model as JSON and safetensors. Networks that are `networks.Network`s can be rebuilt on load."""
+    def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
+        """Write the model as JSON and safetensors. Networks that are `networks.Network`s can be rebuilt on load.
+
+        `dtype=torch.bfloat16` halves the file; such a model is loaded as float32.
+        """
         description = {
             "format": FORMAT,
-            "variables": {name: family.describe() for name, family in self.variables.items()},
+            "variables": {name: self.variables[name].describe() for name in self.names},
             "networks": {name: networks.describe(self.conditional(name).network) for name in self.names},
             "alpha": self.alpha,
+            "conditions": {name: condition.describe() for name, condition in self.conditions.items()},
         }
-        storage.write(folder, description, self.state_dict())
+        tensors = {k: v.to(dtype) if dtype and v.is_floating_point() else v for k, v in self.state_dict().items()}
+        storage.write(folder, description, tensors)
 
     @classmethod
     def load(cls, folder: str | Path, modules: Mapping[str, nn.Module] | None = None) -> JointModel:
@@ -123,6 +166,7 @@ class JointModel(nn.Module):
             model = cls._rebuilt(description, modules or {})
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{folder}/{storage.DESCRIPTION} does not describe a model: {error!r}") from None
+        tensors = {k: t.float() if t.dtype in HALF else t for k, t in tensors.items()}
         dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
         model.to(dtypes.pop() if len(dtypes) == 1 else None)
         try:
@@ -137,7 +181,11 @@ class JointModel(nn.Module):
         for name, family in description["variables"].items():
             network = modules.get(name) or networks.rebuild(name, description["networks"][name])
             conditionals[name] = Conditional(family_from(family), network)
-        return cls(conditionals, description["alpha"])
+        conditions = {
+            name: Condition(family_from(found["family"]), found["default"])
+            for name, found in description.get("conditions", {}).items()
+        }
+        return cls(conditionals, description["alpha"], conditions)
 
 
 def _normalised(names: tuple[str, ...], alpha: Mapping[str, float] | None) -> dict[str, float]:

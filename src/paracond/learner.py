@@ -7,11 +7,11 @@ II. Learn: n times, choose a group i by the scan, update theta_i along grad log 
 Step II comes in two forms.
 
 - "literal": a batch of completed examples runs exactly n = `chain_length` steps, then the next batch comes.
-- "running": one batch runs on for ever; before each update a fraction 1/n of its rows, chosen at random, is replaced
+- "running": one batch runs on for ever; before each update a share 1/n of its rows, chosen at random, is replaced
   by fresh completed examples. The chain length of a row is then random with mean n. This is the paper's
   implementation, steadier because every update sees all ages at once.
 
-Three choices that the paper leaves open:
+Two choices that the paper leaves open:
 
 - `draw="before"` redraws with the parameters before the update (section 3: the sequence is sampled from q^(t), and one
   forward pass serves score and draw); `draw="after"` with those after it (Algorithm 1 as printed, one more pass).
@@ -20,8 +20,8 @@ Three choices that the paper leaves open:
   update). Such coordinates only add noise and are left out of the loss. The mean is still over all rows, so the
   expected gradient is the same.
 
-- `completion_ahead`: the running form completes the fresh examples of this many updates in one large batch, which is
-  much cheaper than many small ones. Their draws are then up to that many updates old.
+Examples are completed a whole batch at a time, into a pool from which the next updates (n of them, on average) take
+their fresh rows: many small batches would be much dearer. Their draws are then up to n updates old.
 
 n = 1 on complete data is pseudo-likelihood.
 """
@@ -31,17 +31,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from paracond.chain import Scan, full_clamp, redraw
+from paracond.engine import Engine, Watch
 from paracond.joint import JointModel
 from paracond.progress import track
 from paracond.schedules import Schedule, as_schedule
-from paracond.state import Data, InputError, Mask, State, merge, put, row_count, take
+from paracond.state import Data, InputError, Mask, State, merge, take
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
+Augment = Callable[[State, torch.Generator], State]
+SUSPECTS = ("the loss", "the gradient", "a draw", "a completion")
 
 
 def adam(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -50,7 +54,7 @@ def adam(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss, gradient or draw that is NaN or infinite. The model and the running batch are as before that step."""
+    """A loss, gradient or draw that is NaN or infinite. The model and the running batch are as before that update."""
 
     def __init__(self, variable: str, step: int, what: str):
         super().__init__(f"{what} of {variable!r} is not finite at step {step}; the last good state is kept")
@@ -72,7 +76,8 @@ class Learner:
 
     `learner.averaged` is the model with moving-average weights, for inference. `optimiser(name, parameters)` makes the
     optimiser of each conditional; `learning_rate`, a number or a function of the step, overrides theirs. Conditionals
-    without trainable parameters are redrawn and not learned.
+    without trainable parameters are redrawn and not learned. `augment(state, generator)` may change examples (their
+    observed values) each time they are used. `engine` says how updates run (see `engine`).
     """
 
     def __init__(
@@ -82,7 +87,6 @@ class Learner:
         *,
         chain_length: float | Schedule = 4,
         completion_steps: int = 1,
-        completion_ahead: int = 1,
         batch_size: int = 256,
         form: str = "running",
         scan: str = "no-repeat",
@@ -92,47 +96,86 @@ class Learner:
         optimiser: Optimiser = adam,
         clip: float | None = None,
         average: float = 0.999,
+        augment: Augment | None = None,
+        engine: str | Engine = "auto",
         seed: int = 0,
     ):
         _one_of("form", form, ("running", "literal"))
         _one_of("draw", draw, ("before", "after"))
         _at_least("batch_size", batch_size, 1)
-        _at_least("completion_ahead", completion_ahead, 1)
         _at_least("completion_steps", completion_steps, 0)
         if not 0 <= average < 1 or (clip is not None and not clip > 0):
             raise InputError(f"average must be in [0, 1) and clip positive, found {average} and {clip}")
         if not isinstance(data, Data):
             raise InputError(f"a Learner takes Data(values, mask), found {type(data).__name__}")
         self.model = model
-        self.examples, self.observed = model.admit(data.state, data.mask)
-        if not any(bool(mask.any()) for mask in self.observed.values()):
-            raise InputError("everything is missing: no value of the data is observed")
-        self.rows = len(data)
-        full_clamp(model, self.observed)
-        self.missing = [name for name in model.names if not bool(self.observed[name].all())]
+        self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
         self.chain_length = as_schedule(chain_length)
         self.learning_rate = None if learning_rate is None else as_schedule(learning_rate)
-        self.completion_steps, self.completion_ahead = completion_steps, completion_ahead
-        self.batch_size = batch_size
-        self.form, self.draw, self.skip_redrawn, self.clip = form, draw, skip_redrawn, clip
+        self.completion_steps, self.batch_size = completion_steps, batch_size
+        self.form, self.draw, self.skip_redrawn, self.clip, self.decay = form, draw, skip_redrawn, clip, average
+        self.augment = augment
         self.generator = model.generator(seed)
         self.host = torch.Generator().manual_seed(seed)  # choices that are made on the host
         self.scan = Scan(model.names, model.alpha, scan, self.host)
+        self.step_count = self.age = 0
+        self._take_data(data)
+        self._make_optimisers(optimiser)
+        self._make_buffers()
+
+    def _take_data(self, data: Data) -> None:
+        self.examples, self.observed = self.model.admit(data.state, data.mask)
+        if not any(bool(mask.any()) for mask in self.observed.values()):
+            raise InputError("everything is missing: no value of the data is observed")
+        full_clamp(self.model, self.observed)
+        self.rows = len(data)
+        self.missing = [name for name in self.model.names if not bool(self.observed[name].all())]
+
+    def _make_optimisers(self, optimiser: Optimiser) -> None:
+        model, engine = self.model, self.engine
+        engine.prepare(model)
+        self.averaged = copy.deepcopy(model).requires_grad_(False).eval()
         self.parameters = {n: [p for p in model.conditional(n).parameters() if p.requires_grad] for n in model.names}
         self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
-        self.averaged = copy.deepcopy(model).requires_grad_(False).eval()
+        for name, made in self.optimisers.items():
+            engine.capturable(name, made)
+            engine.compiled(model.conditional(name).network)
         pairs = {n: (self.averaged.conditional(n), model.conditional(n)) for n in model.names}
         self.averages: dict[str, list[Tensor]] = {
             n: [a for a, p in zip(mean.parameters(), now.parameters(), strict=True) if p.requires_grad]
             for n, (mean, now) in pairs.items()
         }
         self.buffers = {n: list(zip(mean.buffers(), now.buffers(), strict=True)) for n, (mean, now) in pairs.items()}
-        self.decay, self.updates = average, dict.fromkeys(model.names, 0)
-        self.step_count = self.age = 0
-        self.queue = torch.empty(0, dtype=torch.long)
-        self.batch: State = {}
-        self.redrawn: Mask = {}
-        self.ready: tuple[State, Mask] = ({}, {})  # completed examples for the next updates
+        self.updates = dict.fromkeys(model.names, 0)
+
+    def _make_buffers(self) -> None:
+        """Tensors that stay where they are, for the programs that work on them."""
+        model, size, device = self.model, self.batch_size, self.model.device
+        self.batch, self.pool = self._blank(), self._blank()
+        self.redrawn, self.pool_mask, self.pool_redrawn = self._flags(), self._flags(), self._flags()
+        self.order = torch.empty(0, dtype=torch.long, device=device)  # examples still to come in this pass
+        self.index = torch.zeros(size, dtype=torch.long, device=device)  # examples in the pool
+        self.left, self.due = 0, float(size)  # rows left in the pool; rows of the batch to be replaced
+        self.first, self.count = torch.zeros(2, dtype=torch.long, device=device)  # which rows of the pool come next
+        self.weight = torch.ones((), device=device)  # of the new parameters in their moving average
+        self.losses = {n: torch.zeros((), device=device, dtype=model.dtype) for n in model.names}
+        self.clock = torch.zeros((), dtype=torch.long, device=device)
+        self.fine = torch.ones((), dtype=torch.bool, device=device)
+        self.fault = torch.full((3,), -1, dtype=torch.long, device=device)  # step, variable and suspect, the first time
+        self.watch = Watch(self.fault[0])
+        program = partial(self.engine.program, generator=self.generator)
+        self.start_pool = program(self._start_pool)
+        self.complete_pool = {n: program(partial(self._complete_pool, n)) for n in self.missing}
+        self.replace_rows = program(self._replace_rows)
+        self.update = {n: program(partial(self._update, n)) for n in model.names}
+
+    def _blank(self) -> State:
+        size, model = self.batch_size, self.model
+        zeros = {n: torch.zeros(size, *f.event_shape, device=model.device) for n, f in model.variables.items()}
+        return {n: model.variables[n].store(value, model.dtype) for n, value in zeros.items()}
+
+    def _flags(self) -> Mask:
+        return {n: torch.zeros_like(v, dtype=torch.bool) for n, v in self._blank().items()}
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -140,6 +183,7 @@ class Learner:
         """Do `steps` updates, yielding after each."""
         for _ in track(range(steps), "learning", progress):
             yield self.step()
+        self._raise_fault()
 
     def fit(self, steps: int, progress: bool | None = None) -> JointModel:
         """Do `steps` updates; returns the averaged model."""
@@ -152,99 +196,150 @@ class Learner:
         length = self.chain_length(self.step_count)
         if not length >= 1:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
-        batch, redrawn = self._refreshed(length)
+        if self.watch.raised():
+            self._raise_fault()
+        self._replace_due(length)
         name = self.scan.next()
-        loss, value = self._update(name, batch, redrawn)
-        self.batch = {**batch, name: value}
-        self.redrawn = {k: torch.full_like(v, k == name) for k, v in redrawn.items()}
+        self._set_rates(name)
+        self.update[name]()
+        self.updates[name] += 1
         self.step_count += 1
         self.age += 1
-        return Info(self.step_count, name, loss, length)
+        return Info(self.step_count, name, self.losses[name].clone(), length)
 
     # --- step I -------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def complete(self, index: Tensor) -> tuple[State, Mask]:
         """Step I for these examples. Also returns where values are fresh draws given all the rest."""
-        known, mask = take(self.examples, index), take(self.observed, index)
-        state = merge(mask, known, self.model.start(len(index), self.generator))
+        state, mask = self._started(index)
         last = None
-        for _ in range(self.completion_steps):
-            for k in torch.randperm(len(self.missing), generator=self.host).tolist():
-                last = self.missing[k]
-                state[last] = redraw(self.model, last, state, mask[last], self.generator).value
-        self._require_finite(
-            last or "", {"a completion": torch.stack([v.double().sum() for v in state.values()]).sum()}
-        )
+        for last in self._completion_order():
+            state[last] = redraw(self.model, last, state, mask[last], self.generator).value
         return state, {name: ~m if name == last else torch.zeros_like(m) for name, m in mask.items()}
 
-    def _refreshed(self, length: float) -> tuple[State, Mask]:
-        """The batch to learn from: what of it is due is replaced by fresh completed examples."""
-        if not self.batch or (self.form == "literal" and self.age >= round(length)):
-            self.age = 0
-            if self.batch:  # or, with some lengths, the same group would always meet the data first
-                self.scan.restart()
-            return self.complete(self._next_examples(self.batch_size))
-        if self.form == "literal":
-            return self.batch, self.redrawn
-        share = self.batch_size / length + float(torch.rand((), generator=self.host))
-        count = min(int(share), self.batch_size)  # rounded at random: its mean is batch_size / length
-        if count == 0:
-            return self.batch, self.redrawn
-        fresh, flags = self._next_completed(count)
-        rows = torch.randperm(self.batch_size, generator=self.host)[:count].to(self.model.device)
-        return put(self.batch, rows, fresh), put(self.redrawn, rows, flags)
+    def _started(self, index: Tensor) -> tuple[State, Mask]:
+        known, mask = take(self.examples, index), take(self.observed, index)
+        if self.augment is not None:
+            known = self.augment(known, self.generator)
+        return merge(mask, known, self.model.start(len(index), self.generator)), mask
 
-    def _next_completed(self, count: int) -> tuple[State, Mask]:
-        """Fresh completed examples. One large batch completes those of `completion_ahead` updates."""
-        state, flags = self.ready
-        held = row_count(state) if state else 0
-        if held < count:
-            more, more_flags = self.complete(self._next_examples(count * self.completion_ahead - held))
-            state = {k: torch.cat([state[k], v]) for k, v in more.items()} if held else more
-            flags = {k: torch.cat([flags[k], v]) for k, v in more_flags.items()} if held else more_flags
-        first, rest = slice(count), slice(count, None)
-        self.ready = take(state, rest), take(flags, rest)
-        return take(state, first), take(flags, first)
+    def _completion_order(self) -> Iterator[str]:
+        """`completion_steps` times all groups with missing values, each time in random order."""
+        for _ in range(self.completion_steps):
+            for k in torch.randperm(len(self.missing), generator=self.host).tolist():
+                yield self.missing[k]
 
-    def _next_examples(self, count: int) -> Tensor:
-        """The next indices of an endless sequence of shuffled passes over the data."""
-        while len(self.queue) < count:
-            self.queue = torch.cat([self.queue, torch.randperm(self.rows, generator=self.host)])
-        index, self.queue = self.queue[:count], self.queue[count:]
-        return index.to(self.model.device)
+    def _fill_pool(self) -> None:
+        """Complete the next examples of an endless sequence of shuffled passes over the data."""
+        while len(self.order) < self.batch_size:
+            again = torch.randperm(self.rows, generator=self.generator, device=self.model.device)
+            self.order = torch.cat([self.order, again])
+        self.index.copy_(self.order[: self.batch_size])
+        self.order = self.order[self.batch_size :]
+        self.left = self.batch_size
+        self.start_pool()
+        for name in self._completion_order():
+            self.complete_pool[name]()
+
+    @torch.no_grad()
+    def _start_pool(self) -> None:
+        state, mask = self._started(self.index)
+        for name in self.model.variables:
+            self.pool[name].copy_(state[name])
+            self.pool_mask[name].copy_(mask[name])
+            self.pool_redrawn[name].fill_(False)
+
+    @torch.no_grad()
+    def _complete_pool(self, name: str) -> None:
+        with self.engine.precision():
+            value = redraw(self.model, name, self.pool, self.pool_mask[name], self.generator).value
+        self._require_finite(name, {"a completion": value.sum()})
+        self.pool[name].copy_(value)
+        for other, flags in self.pool_redrawn.items():
+            flags.copy_(~self.pool_mask[name]) if other == name else flags.fill_(False)
+
+    # --- replacement --------------------------------------------------------------------------------------------
+
+    def _replace_due(self, length: float) -> None:
+        """Put fresh rows in place of those that are due: all of them at a time, or 1/n of them (what does not come
+        out even, or is not in the pool any more, is due at the next update)."""
+        size = self.batch_size
+        if self.step_count > 0:
+            self.due += size / length if self.form == "running" else size * (self.age >= round(length))
+        if self.due < 1:
+            return
+        if self.left == 0:
+            self._fill_pool()
+        if self.form == "literal" and self.step_count > 0:
+            self.scan.restart()  # or, with some lengths, the same group would always meet the data first
+        count = min(int(self.due), self.left)
+        self.first.fill_(size - self.left)
+        self.count.fill_(count)
+        self.replace_rows()
+        self.due, self.left, self.age = self.due - count, self.left - count, 0
+
+    @torch.no_grad()
+    def _replace_rows(self) -> None:
+        rank = torch.rand(self.batch_size, generator=self.generator, device=self.model.device).argsort()
+        chosen, source = rank < self.count, (self.first + rank).clamp(max=self.batch_size - 1)
+        for buffers, fresh in ((self.batch, self.pool), (self.redrawn, self.pool_redrawn)):
+            for name, buffer in buffers.items():
+                wide = chosen.view(-1, *[1] * (buffer.ndim - 1))
+                torch.where(wide, fresh[name][source], buffer, out=buffer)
 
     # --- step II ------------------------------------------------------------------------------------------------
 
-    def _update(self, name: str, batch: State, redrawn: Mask) -> tuple[Tensor, Tensor]:
-        """One gradient step on the conditional of `name`; returns the loss and the new draw of its group."""
-        distribution = self.model(name, batch)
-        scores = distribution.scores(batch[name])
+    def _set_rates(self, name: str) -> None:
+        """The learning rate, and the weight in the moving average: larger at first, to forget the random start."""
+        self.weight.fill_(max(1 - self.decay, 10 / (self.updates[name] + 11)))
+        if self.learning_rate is None or name not in self.optimisers:
+            return
+        rate = self.learning_rate(self.step_count)
+        for group in self.optimisers[name].param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def _update(self, name: str) -> None:
+        """One gradient step on the conditional of `name`, and the new draw of its group."""
+        with self.engine.precision():
+            distribution = self.model(name, self.batch)
+        scores = distribution.scores(self.batch[name])
         loss = -scores.detach().sum() / self.batch_size
-        kept = torch.where(_like(redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
+        kept = torch.where(_like(self.redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
         norm = self._gradient(name, -kept.sum() / self.batch_size)
-        self._require_finite(name, {"the loss": loss, "the gradient": norm})
-        if self.draw == "before":
-            value = distribution.sample(self.generator)
-            self._require_finite(name, {"a draw": value.sum()})
-            self._descend(name)
-            return loss, value
-        return loss, self._draw_after(name, batch)
+        value = distribution.sample(self.generator)
+        good = self._require_finite(name, {"the loss": loss, "the gradient": norm, "a draw": value.sum()})
+        if self.draw == "after":
+            value, good = self._draw_after(name, good)
+        else:
+            self._descend(name, good)
+        with torch.no_grad():
+            torch.where(good, value, self.batch[name], out=self.batch[name])
+            self.losses[name].copy_(loss)
+            self.clock.add_(1)
+            for other, flags in self.redrawn.items():
+                flags.fill_(other == name)
 
     @torch.no_grad()
-    def _draw_after(self, name: str, batch: State) -> Tensor:
+    def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:
         """Update, then draw; a draw that is not finite takes the update back."""
         former = [p.clone() for p in self.parameters[name]]
         with torch.enable_grad():
-            self._descend(name)
-        value = self.model(name, batch).sample(self.generator)
+            self._descend(name, good)
+        with self.engine.precision():
+            value = self.model(name, self.batch).sample(self.generator)
         try:
-            self._require_finite(name, {"a draw": value.sum()})
+            fine = self._require_finite(name, {"a draw": value.sum()})
         except NonFiniteError:
-            for parameter, old in zip(self.parameters[name], former, strict=True):
-                parameter.copy_(old)
+            fine = torch.zeros_like(good)
             raise
-        return value
+        finally:
+            for parameter, old in zip(self.parameters[name], former, strict=True):
+                torch.where(fine, parameter, old, out=parameter)
+        return value, fine
 
     def _gradient(self, name: str, objective: Tensor) -> Tensor:
         """Backpropagate; returns the gradient's norm, before clipping."""
@@ -257,31 +352,42 @@ class Learner:
             nn.utils.clip_grads_with_norm_(self.parameters[name], self.clip, norm)
         return norm
 
-    def _descend(self, name: str) -> None:
+    def _descend(self, name: str, good: Tensor) -> None:
         optimiser = self.optimisers.get(name)
         if optimiser is None:
             return
-        if self.learning_rate is not None:
-            for group in optimiser.param_groups:
-                group["lr"] = self.learning_rate(self.step_count)
+        if self.engine.captures:  # a fused optimiser leaves everything as it is where this is not zero
+            optimiser.found_inf = (~good).float()  # type: ignore[attr-defined]
         optimiser.step()
-        self._average(name)
+        with torch.no_grad():
+            now = [p.detach() for p in self.parameters[name]]
+            weight = self.weight * good if self.engine.captures else float(self.weight)
+            self.engine.move_towards(self.averages[name], now, weight)
+            for average, value in self.buffers[name]:
+                average.copy_(value)
 
-    def _require_finite(self, name: str, numbers: dict[str, Tensor]) -> None:
-        finite = torch.stack([number.double() for number in numbers.values()]).isfinite().tolist()
-        for what, fine in zip(numbers, finite, strict=True):
-            if not fine:
-                raise NonFiniteError(name, self.step_count, what)
+    # --- what is not finite -------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _average(self, name: str) -> None:
-        """Moving average, shorter at first so that it does not remember the random start."""
-        self.updates[name] += 1
-        decay = min(self.decay, self.updates[name] / (self.updates[name] + 10))
-        now: list[Tensor] = [p.detach() for p in self.parameters[name]]
-        torch._foreach_lerp_(self.averages[name], now, 1 - decay)
-        for average, value in self.buffers[name]:
-            average.copy_(value)
+    def _require_finite(self, name: str, numbers: dict[str, Tensor]) -> Tensor:
+        """Whether nothing has gone wrong so far. A fault is raised at once where looking costs nothing; in a recorded
+        program the first one is written down, and nothing changes from then on."""
+        bad = ~torch.stack([number.double() for number in numbers.values()]).isfinite()
+        if not self.engine.captures:
+            for what, wrong in zip(numbers, bad.tolist(), strict=True):
+                if wrong:
+                    raise NonFiniteError(name, self.step_count, what)
+            return self.fine
+        suspect = bad.to(torch.uint8).argmax() + SUSPECTS.index(next(iter(numbers)))
+        found = torch.stack([self.clock, torch.full_like(self.clock, self.model.index(name)), suspect])
+        first = bad.any() & (self.fault[0] < 0)
+        torch.where(first, found, self.fault, out=self.fault)
+        return self.fault[0] < 0
+
+    def _raise_fault(self) -> None:
+        step, variable, suspect = self.fault.tolist()
+        if step >= 0:
+            raise NonFiniteError(self.model.names[variable], step, SUSPECTS[suspect])
 
 
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:

@@ -101,7 +101,8 @@ class Samples:
         _whole_batches("Samples", move)
         self.seen += 1
         if self.seen % self.every == 0:
-            self.values = [*self.values[1 - self.keep :], move.value] if self.keep > 1 else [move.value]
+            value = move.value.clone()  # a recorded program writes over it
+            self.values = [*self.values[1 - self.keep :], value] if self.keep > 1 else [value]
 
     def stacked(self) -> Tensor:
         return torch.stack(self.values)

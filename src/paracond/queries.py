@@ -24,7 +24,7 @@ from torch import Tensor
 from paracond.chain import Chain, Observer
 from paracond.joint import JointModel
 from paracond.observers import Marginals, Monitor
-from paracond.state import Data, InputError, Mask, Observed, State, merge
+from paracond.state import Data, InputError, Mask, Observed, State, merge, row_count, take
 
 Given = Mapping[str, Tensor | Observed]
 
@@ -120,6 +120,39 @@ def _check_numbers(until: int | str, rows: int, chains: int, warmup: int | None,
             raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
     if until == "converged" and chains < 2:
         raise InputError("one chain cannot tell whether it has converged: use chains=2 or more, or until=<sweeps>")
+
+
+def sample(
+    model: JointModel,
+    given: Given | None = None,
+    *,
+    rows: int = 1,
+    sweeps: int = 100,
+    start: Mapping[str, Tensor] | None = None,
+    scan: str = "systematic",
+    chunk: int | None = None,
+    engine: str = "auto",
+    seed: int = 0,
+    progress: bool | None = None,
+) -> State:
+    """One draw of everything per row of what is given: the last state of a chain of `sweeps` sweeps.
+
+    It starts at random, or at the values of `start`. `chunk` rows run at a time (as many as suit the device).
+    `model(name, state).mean` is then what a picture usually shows: the mean of p(x | z) at the last z.
+    """
+    known, mask = _known(model, given or {}, rows)
+    begin, _ = model.admit(start or {}, rows=row_count(known))
+    generator = model.generator(seed)
+    chunk = chunk or (32_768 if model.device.type == "cuda" else 256)
+    parts = []
+    for first in range(0, row_count(known), chunk):
+        part = slice(first, first + chunk)
+        clamp, values = take(mask, part), take(known, part)
+        state = model.start(row_count(values), generator)
+        state = merge(clamp, values, {**state, **{n: begin[n][part] for n in start or {}}})
+        chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
+        parts.append(chain.run(state, chain.sweeps(sweeps), progress=progress))
+    return {name: torch.cat([part[name] for part in parts]) for name in model.variables}
 
 
 def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> State:

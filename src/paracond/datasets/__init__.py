@@ -1,6 +1,8 @@
 """Data sets: each function returns `Data`, values and which of them are observed."""
 
+from paracond.datasets import idx
 from paracond.datasets.digits import digits
+from paracond.datasets.images import fashion, keep_labels, mnist
 from paracond.datasets.missing import hide
 
-__all__ = ["digits", "hide"]
+__all__ = ["digits", "fashion", "hide", "idx", "keep_labels", "mnist"]

@@ -5,6 +5,17 @@ a saved model can be rebuilt from its JSON, by class name, without pickle.
 """
 
 from paracond.networks.base import Network, describe, rebuild
+from paracond.networks.images import ImageDecoder, ImageEncoder, image_network
 from paracond.networks.mlp import MLP, StackedMLP, mlp
 
-__all__ = ["MLP", "Network", "StackedMLP", "describe", "mlp", "rebuild"]
+__all__ = [
+    "MLP",
+    "ImageDecoder",
+    "ImageEncoder",
+    "Network",
+    "StackedMLP",
+    "describe",
+    "image_network",
+    "mlp",
+    "rebuild",
+]

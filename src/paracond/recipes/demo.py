@@ -115,7 +115,6 @@ def train(config: Config, hide_labels: float, device: str) -> pc.JointModel:
         training_data(config, hide_labels),
         chain_length=config.chain_length,
         completion_steps=config.completion_steps,
-        completion_ahead=10,
         batch_size=config.batch_size,
         learning_rate=pc.schedules.cosine(config.learning_rate, 1e-5, updates),
         seed=config.seed,

@@ -93,7 +93,6 @@ def learn(z: Tensor, known: Tensor, config: Config, device: str) -> Tensor:
         data,
         chain_length=config.chain_length,
         completion_steps=config.completion_steps,
-        completion_ahead=10,
         batch_size=config.batch_size,
         learning_rate=pc.schedules.cosine(config.learning_rate, 0.0, config.updates),
         average=0.995,

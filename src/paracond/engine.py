@@ -1,0 +1,145 @@
+"""How the hot loops run: the only module that knows of devices, precision and capture.
+
+Learning and sampling are loops over *programs*: functions without arguments that read and write tensors which stay
+where they are (the running batch, the parameters, the random state). An engine says how programs are run.
+
+- "eager" calls them. This is the reference, in float32, on every device.
+- "graphs" (CUDA) calls a program three times, which settles lazy state, then records it as one CUDA graph; from then
+  on a call is one launch without any work in Python. Networks run in bfloat16 where autocast allows, channels last.
+
+Both run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the host
+would have to wait for; what the host decides (which group, how many rows, the learning rate) it writes into small
+tensors beforehand, and what it wants to know (is everything finite?) it looks up later, without waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from paracond.state import InputError
+
+MODES = ("auto", "eager", "graphs")
+WARM_UP = 3  # calls before a program is recorded: optimisers make their state, libraries choose their algorithms
+
+Program = Callable[[], None]
+
+
+class Engine:
+    """`mode` "auto" takes graphs on CUDA and eager elsewhere. `compile` fuses the networks' elementwise work (Inductor);
+    it costs up to a minute once, so it is worth it for long runs only."""
+
+    def __init__(self, device: torch.device | str, mode: str = "auto", compile: bool = False):
+        self.device = torch.device(device)
+        if mode not in MODES:
+            raise InputError(f"engine must be one of {', '.join(MODES)}, found {mode!r}")
+        if mode == "graphs" and self.device.type != "cuda":
+            raise InputError(f'engine "graphs" needs a CUDA device; the model is on {self.device}')
+        self.captures = mode != "eager" and self.device.type == "cuda"
+        self.compile = compile
+        self._pool = torch.cuda.graph_pool_handle() if self.captures else None
+
+    def prepare(self, model: nn.Module) -> None:
+        """Lay out a model's weights for this engine; what it computes stays the same."""
+        if not self.captures:
+            return
+        for module in model.modules():
+            if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
+                module.to(memory_format=torch.channels_last)
+
+    def compiled(self, network: nn.Module) -> None:
+        """Let a network's forward and backward passes be fused, in place."""
+        if self.compile:
+            network.compile(dynamic=False)
+
+    def precision(self):
+        """The context in which networks are evaluated."""
+        if not self.captures:
+            return contextlib.nullcontext()
+        return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
+
+    def program(self, work: Program, generator: torch.Generator) -> Program:
+        """`work`, to be called again and again; all its draws come from `generator`."""
+        return _Recorded(work, generator, self._pool) if self.captures else work
+
+    def capturable(self, name: str, optimiser: torch.optim.Optimizer) -> None:
+        """Make an optimiser's step recordable: its learning rate and its counts become tensors on the device."""
+        if not self.captures:
+            return
+        for group in optimiser.param_groups:
+            if not group.get("fused"):
+                raise InputError(
+                    f'the optimiser of {name!r} must be made with fused=True for engine "graphs", '
+                    f'or use engine="eager"; found {type(optimiser).__name__}'
+                )
+            group["capturable"] = True
+            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(self.device)
+
+    def move_towards(self, means: Sequence[Tensor], values: Sequence[Tensor], weight: float | Tensor) -> None:
+        """means += weight (values - means), in place; a tensor as weight is read when a recorded program runs."""
+        if isinstance(weight, Tensor):
+            gaps = torch._foreach_sub(list(values), list(means))
+            torch._foreach_mul_(gaps, weight)
+            torch._foreach_add_(list(means), gaps)
+        else:
+            torch._foreach_lerp_(list(means), list(values), weight)
+
+    def synchronise(self) -> None:
+        """Wait until all that was asked for is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class _Recorded:
+    """A program that becomes a CUDA graph after its first calls, which are real calls."""
+
+    def __init__(self, work: Program, generator: torch.Generator, pool):
+        self.work, self.generator, self.pool = work, generator, pool
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        if self.graph is None:
+            if self.calls < WARM_UP:
+                self._warm_up()
+                return
+            self._record()
+        assert self.graph is not None
+        self.graph.replay()
+
+    def _warm_up(self) -> None:
+        """Beside the main stream, as recording will: some lazily made state belongs to a stream."""
+        self.calls += 1
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            self.work()
+        main.wait_stream(side)
+
+    def _record(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, pool=self.pool):
+            self.work()
+        self.graph = graph
+
+
+class Watch:
+    """Looks at a number on the device without waiting for it: what is read is how it stood some calls ago."""
+
+    def __init__(self, number: Tensor, every: int = 100):
+        self.number, self.every, self.calls = number, every, 0
+        self.seen = torch.full_like(number, -1, device="cpu", pin_memory=number.is_cuda)
+
+    def raised(self) -> bool:
+        """Whether the number was seen at zero or above."""
+        self.calls += 1
+        if self.calls % self.every:
+            return False
+        found = int(self.seen) >= 0
+        self.seen.copy_(self.number, non_blocking=True)
+        return found

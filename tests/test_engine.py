@@ -1,0 +1,129 @@
+"""Recorded programs against eager ones and against exact answers (on a GPU), and what an engine refuses."""
+
+import pytest
+import scipy.stats
+import torch
+from helpers import THRESHOLD, assert_fits, random_joint, random_tables, state_index, table_model
+
+import paracond as pc
+from paracond import exact
+
+SHAPE = (2, 3, 2)
+gpu = pytest.mark.gpu
+
+
+def still(name, parameters):
+    return torch.optim.SGD(parameters, lr=0.0, fused=True)
+
+
+def sample(joint, rows, seed):
+    index = torch.multinomial(joint.flatten(), rows, replacement=True, generator=torch.Generator().manual_seed(seed))
+    return dict(zip("abc", torch.unravel_index(index, joint.shape), strict=True))
+
+
+def images(device, **options):
+    torch.manual_seed(0)
+    variables = {"x": pc.Real((1, 12, 12), scale="learned"), "c": pc.Categorical(3), "z": pc.Binary(8)}
+    networks = {n: pc.networks.image_network(variables, n, width=8, kind="residual", **options) for n in variables}
+    return pc.JointModel({n: pc.Conditional(variables[n], net) for n, net in networks.items()}).to(device)
+
+
+def pictures(rows, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    c = torch.randint(3, (rows,), generator=generator)
+    x = torch.rand(rows, 1, 12, 12, generator=generator) * 0.1 + c.view(-1, 1, 1, 1) / 3
+    return pc.Data({"x": x, "c": c})
+
+
+@gpu
+def test_a_recorded_chain_has_the_exact_limit():
+    model = table_model(random_tables(SHAPE, 0, strength=1.0)).to("cuda")
+    finite = exact.enumerate_model(table_model(random_tables(SHAPE, 0, strength=1.0)))
+    rows = 40_000
+    chain = pc.Chain(model, generator=model.generator(0), scan="random", per_row=False, engine="graphs")
+    state = chain.run(model.start(rows, model.generator(1)), 60)
+    scanned = exact_after(finite, chain, rows)
+    counts = torch.bincount(state_index(finite, {n: v.cpu() for n, v in state.items()}), minlength=12)
+    assert_fits(counts, scanned)
+
+
+def exact_after(finite, chain, rows):
+    """The law after 60 steps of the scan that a chain with this seed makes, from a uniform start."""
+    model = chain.model
+    again = pc.Chain(model, generator=model.generator(0), scan="random", engine="eager")
+    law = torch.full(SHAPE, 1 / 12, dtype=torch.float64)
+    for _ in range(60):
+        axis = model.index(again.scan.next())
+        table = finite.kernel.tables[axis]
+        law = law.sum(axis, keepdim=True) * table
+    return law
+
+
+@gpu
+def test_recorded_and_eager_updates_follow_the_same_law():
+    """The scan is made on the host and is the same by seed; so, with parameters that do not move, are all laws."""
+    data = pc.datasets.hide(pc.Data(sample(random_joint(SHAPE, 1), 20_000, 2)), {"b": 0.5})
+    tables = random_tables(SHAPE, 0, strength=1.0)
+    counts = []
+    for engine in ("eager", "graphs"):
+        learner = pc.Learner(
+            table_model(tables).to("cuda"), data, chain_length=3, batch_size=20_000, optimiser=still, engine=engine
+        )
+        learner.fit(40)
+        finite = exact.enumerate_model(table_model(tables))
+        batch = {n: v.cpu() for n, v in learner.batch.items()}
+        counts.append(torch.bincount(state_index(finite, batch), minlength=12))
+    pooled = sum(counts).double()
+    # Half of the sum is expected in either: a two-sample chi-square test.
+    statistic = sum(((c - pooled / 2) ** 2 / (pooled / 2)).sum() for c in counts)
+    assert float(scipy.stats.chi2.sf(float(statistic), 11)) > THRESHOLD
+
+
+@gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own
+@pytest.mark.parametrize("compile", [False, True])
+def test_recorded_learning_reaches_the_same_loss(compile):
+    """bfloat16 and recording change digits, not what is learned."""
+    found = {}
+    for mode in ("eager", "graphs"):
+        engine = pc.Engine("cuda", mode, compile=compile and mode == "graphs")
+        learner = pc.Learner(images("cuda"), pictures(512), batch_size=128, engine=engine)
+        losses = {n: [] for n in "xcz"}
+        for info in learner.run(900):
+            losses[info.variable].append(info.loss)
+        found[mode] = {n: float(torch.stack(v[-100:]).mean()) for n, v in losses.items()}
+    assert found["eager"]["x"] == pytest.approx(found["graphs"]["x"], abs=0.05 * 144)
+    assert found["graphs"]["c"] < 0.1
+
+
+@gpu
+def test_a_fault_in_a_recorded_program_is_found_and_nothing_changes_after_it():
+    model = table_model(random_tables(SHAPE, 0)).to("cuda")
+    learner = pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 100, 2)), learning_rate=0.01, batch_size=50)
+    learner.fit(30)
+    with torch.no_grad():
+        model.conditional("b").network.logits.fill_(float("nan"))
+    kept = model.conditional("a").network.logits.detach().clone()
+    with pytest.raises(pc.NonFiniteError, match="'b' is not finite at step 3"):
+        learner.fit(1000)
+    other = model.conditional("a").network.logits.detach()
+    assert bool(other.isfinite().all()) and float((other - kept).abs().max()) < 0.05
+
+
+def test_graphs_need_cuda():
+    model = table_model(random_tables(SHAPE, 0))
+    with pytest.raises(pc.InputError, match='engine "graphs" needs a CUDA device; the model is on cpu'):
+        pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 10, 2)), engine="graphs")
+    with pytest.raises(pc.InputError, match="engine must be one of auto, eager, graphs, found 'fast'"):
+        pc.Chain(model, generator=model.generator(0), engine="fast")
+
+
+@gpu
+def test_graphs_need_a_fused_optimiser():
+    model = table_model(random_tables(SHAPE, 0)).to("cuda")
+    with pytest.raises(pc.InputError, match="the optimiser of 'a' must be made with fused=True"):
+        pc.Learner(
+            model,
+            pc.Data(sample(random_joint(SHAPE, 1), 10, 2)),
+            optimiser=lambda name, ps: torch.optim.SGD(ps, lr=0.1),
+        )
