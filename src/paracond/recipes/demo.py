@@ -8,14 +8,16 @@ the image), which then
 - classifies and completes images of which only the top half is seen: clamp those 32 pixels, run the chain;
 - generates images of a given class: clamp c, run the chain.
 
-In most training examples one half of the image is hidden, half of the time the bottom. Why so many: given the top
-x_t, the chain alternates x_b, z ~ q(. | x_t, c) and c ~ p(c | x_t, x_b). A network of c that has learned from real x_t
-with their true c, completed by x_b ~ q(. | x_t, c), is proportional to p(c | x_t) q(x_b | x_t, c). Both conditionals
-then belong to one joint, and the chain's marginal of c is p(c | x_t) of the data, however good or bad q is. Completion
-(step I) makes just such examples. In long chains x_t is redrawn too, and c learns the posterior of the model's own
-images instead; so the chain is short.
+In most training examples one half of the image is hidden, most often the bottom. Why so many: given the top x_t, the
+chain alternates x_b, z ~ q(. | x_t, c) and c ~ p(c | x_t, x_b). Suppose that the network of c learned only from real
+x_t with their true c, completed by x_b ~ q(. | x_t, c), and learned all there is. Then p(c | x_t, x_b) is proportional
+to p(c | x_t) q(x_b | x_t, c), both conditionals belong to one joint, and the chain's marginal of c is p(c | x_t) of the
+data, also where q completes badly. Completion (step I) makes just such examples. A network that is small, still
+learning or regularised only comes near; and once the chain has redrawn x_t too, c learns the posterior of the model's
+own images instead. So the chain is short.
 
-A second run has 90% of the labels missing. The network of c learns with a little noise on the grey values. The control
+A second run has 90% of the labels missing; there, few halves are hidden, since what is missing is filled with the
+model's own guesses. The network of c learns with a little noise on the grey values. The control
 is a network of its size that is trained only to classify from the top half, with the same noise and without. As in the
 paper (section 5.3), a generated image is the mean of p(x | c, z) at the last z of its chain; a model with collapsed
 latents then shows no variation. The same is measured on draws of x, which have the pixel noise too.
@@ -65,13 +67,15 @@ class Config:
     learning_rate: float = 6e-3
     noise: float = 0.12
     """standard deviation of what is added to the grey values that the network of c, or the control, learns from"""
-    widest: float = 0.17
+    widest: float = 0.13
     """the largest standard deviation of a pixel given class and latents: lower makes latents say more"""
     copies: int = 40
     """how often the training images are repeated, each time with other parts hidden"""
-    hidden_halves: float = 0.7
+    hidden_halves: float = 0.85
     """share of the training images of which only one half is seen"""
-    top_halves: float = 0.5
+    hidden_halves_few_labels: float = 0.2
+    """the same with 90% of the labels missing"""
+    top_halves: float = 0.75
     """share of the top among those halves; the bottom, the left and the right have equal parts of the rest"""
     labelled_share: float = 0.37
     """where labels are missing, the labelled examples are repeated until they make up this share"""
@@ -99,7 +103,8 @@ def training_data(config: Config, hide_labels: float) -> pc.Data:
     rows = len(state["c"])
     shares = torch.tensor([config.top_halves, *[(1 - config.top_halves) / 3] * 3])
     seen = HALVES[torch.multinomial(shares, rows, replacement=True, generator=generator)]
-    whole = torch.rand(rows, 1, generator=generator) >= config.hidden_halves
+    hidden = config.hidden_halves_few_labels if hide_labels else config.hidden_halves
+    whole = torch.rand(rows, 1, generator=generator) >= hidden
     labelled = mask["c"].nonzero().squeeze(1)
     share = config.labelled_share
     repeats = max(0.0, (share * rows - len(labelled)) / (len(labelled) * (1 - share)))
