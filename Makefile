@@ -2,12 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-gpu lint clean
 demo: .venv/installed
 	$(BIN)/paracond demo
 
 test: .venv/developed lint
 	$(BIN)/python -m pytest -n 2 --durations=8
+
+test-gpu:  # where there is a CUDA device, with whatever python has torch for it
+	PYTHONPATH=src:tests $(PYTHON) -m pytest -m gpu tests
 
 lint: .venv/developed
 	$(BIN)/ruff check .

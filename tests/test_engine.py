@@ -1,5 +1,8 @@
 """Recorded programs against eager ones and against exact answers (on a GPU), and what an engine refuses."""
 
+import os
+import time
+
 import pytest
 import scipy.stats
 import torch
@@ -127,3 +130,15 @@ def test_graphs_need_a_fused_optimiser():
             pc.Data(sample(random_joint(SHAPE, 1), 10, 2)),
             optimiser=lambda name, ps: torch.optim.SGD(ps, lr=0.1),
         )
+
+
+def test_the_number_of_threads_is_settled_by_trying():
+    """A piece of work that takes longer with every thread settles at one, and the reverse at all."""
+    former = torch.get_num_threads()
+    try:
+        pc.Engine("cpu").settle(lambda: time.sleep(0.01 * torch.get_num_threads()))
+        assert torch.get_num_threads() == 1
+        pc.Engine("cpu").settle(lambda: time.sleep(0.02 / torch.get_num_threads()))
+        assert torch.get_num_threads() == os.cpu_count()
+    finally:
+        torch.set_num_threads(former)

@@ -89,10 +89,11 @@ class Shifts:
     def __call__(self, state: State, generator: torch.Generator) -> State:
         value = state[self.name]
         rows, _, height, width = value.shape
-        options = {"generator": generator, "device": value.device}
-        moved = torch.rand(rows, **options) < self.moved
-        down, right = torch.randint(-self.pixels, self.pixels + 1, (2, rows), **options) * moved
-        mirrored = moved & (torch.rand(rows, **options) < (0.5 if self.mirrored else 0.0))
+        chance = torch.rand(4, rows, generator=generator, device=value.device)
+        moved = chance[0] < self.moved
+        down, right = ((2 * self.pixels + 1) * chance[1:3]).long().clamp(max=2 * self.pixels) - self.pixels
+        down, right = down * moved, right * moved
+        mirrored = moved & (chance[3] < (0.5 if self.mirrored else 0.0))
         i = torch.arange(height, device=value.device) - down[:, None]
         j = torch.arange(width, device=value.device) - right[:, None]
         inside = ((i >= 0) & (i < height))[:, None, :, None] & ((j >= 0) & (j < width))[:, None, None, :]

@@ -3,20 +3,26 @@
 paracond list
 paracond demo [--out DIR] ...
 paracond reproduce NAME [--out DIR] [--device auto|cpu|cuda] [--seed N] [--quick] ...
+paracond train DATASET [--minutes M] [--resume] ...
+paracond sample MODEL [--given NAME=VALUE ...] ...
+paracond classify MODEL [--given NAME=VALUE ...] [--dataset NAME] ...
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
-from paracond.recipes import demo, ising
+from paracond.recipes import demo, fashion, ising, levers, mnist, use
+from paracond.recipes.images import Unfinished
 from paracond.state import InputError
 
-RECIPES = {"demo": demo, "ising": ising}
+RECIPES = {"demo": demo, "ising": ising, "mnist": mnist, "fashion": fashion, "levers": levers}
+USES: dict[type, Callable[[Any], str]] = {use.Train: use.train, use.Sample: use.sample, use.Classify: use.classify}
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,11 @@ class Reproduce:
     """Run an experiment: prints a table, writes DIR/results.json and DIR/report.html."""
 
     recipe: (
-        Annotated[demo.Config, tyro.conf.subcommand("demo")] | Annotated[ising.Config, tyro.conf.subcommand("ising")]
+        Annotated[demo.Config, tyro.conf.subcommand("demo")]
+        | Annotated[ising.Config, tyro.conf.subcommand("ising")]
+        | Annotated[mnist.Config, tyro.conf.subcommand("mnist")]
+        | Annotated[fashion.Config, tyro.conf.subcommand("fashion")]
+        | Annotated[levers.Config, tyro.conf.subcommand("levers")]
     )
 
 
@@ -37,6 +47,9 @@ Command = (
     Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[demo.Config, tyro.conf.subcommand("demo")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
+    | Annotated[use.Train, tyro.conf.subcommand("train")]
+    | Annotated[use.Sample, tyro.conf.subcommand("sample")]
+    | Annotated[use.Classify, tyro.conf.subcommand("classify")]
 )
 
 
@@ -52,8 +65,19 @@ def main(arguments: list[str] | None = None) -> None:
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
+    try:
+        _carry_out(command)
+    except (InputError, Unfinished) as stop:
+        sys.exit(f"paracond: {stop}")
+    except KeyboardInterrupt:
+        sys.exit("paracond: interrupted")
+
+
+def _carry_out(command) -> None:
     if isinstance(command, List):
         _list()
+    elif type(command) in USES:
+        print(USES[type(command)](command))
     else:
         _run(command.recipe if isinstance(command, Reproduce) else command)
 
@@ -66,9 +90,6 @@ def _list() -> None:
 
 def _run(config) -> None:
     recipe = next(r for r in RECIPES.values() if isinstance(config, r.Config))
-    try:
-        outcome = recipe.main(config)
-    except InputError as error:
-        sys.exit(f"paracond: {error}")
+    outcome = recipe.main(config)
     outcome.show()
     print(f"report:  {config.out / 'report.html'}\nresults: {config.out / 'results.json'}")

@@ -27,6 +27,11 @@ class Conditional(nn.Module):
         self.network = network
         self.shared = nn.ParameterDict(family.shared_parameters())
 
+    @property
+    def reads(self) -> tuple[str, ...] | None:
+        """The groups that the distribution depends on; None if that is not known, so possibly all others."""
+        return getattr(self.network, "reads", None)
+
     def forward(self, others: Mapping[str, Tensor]) -> Distribution:
         output = self.network(others)
         if tuple(output.shape[1:]) != self.family.output_shape:

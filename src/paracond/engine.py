@@ -15,6 +15,8 @@ tensors beforehand, and what it wants to know (is everything finite?) it looks u
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -29,8 +31,8 @@ Program = Callable[[], None]
 
 
 class Engine:
-    """`mode` "auto" takes graphs on CUDA and eager elsewhere. `compile` fuses the networks' elementwise work (Inductor);
-    it costs up to a minute once, so it is worth it for long runs only."""
+    """`mode` "auto" takes graphs on CUDA and eager elsewhere. `compile` fuses the networks' elementwise work; it costs
+    up to a minute once, so it is worth it for long runs only."""
 
     def __init__(self, device: torch.device | str, mode: str = "auto", compile: bool = False):
         self.device = torch.device(device)
@@ -41,6 +43,8 @@ class Engine:
         self.captures = mode != "eager" and self.device.type == "cuda"
         self.compile = compile
         self._pool = torch.cuda.graph_pool_handle() if self.captures else None
+        # Its own: libraries keep a workspace per stream, and engines side by side must not share one.
+        self._stream = torch.cuda.Stream(self.device) if self.captures else None
 
     def prepare(self, model: nn.Module) -> None:
         """Lay out a model's weights for this engine; what it computes stays the same."""
@@ -48,7 +52,7 @@ class Engine:
             return
         for module in model.modules():
             if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
-                module.to(memory_format=torch.channels_last)
+                module.weight.data = module.weight.data.to(memory_format=torch.channels_last)
 
     def compiled(self, network: nn.Module) -> None:
         """Let a network's forward and backward passes be fused, in place."""
@@ -63,7 +67,7 @@ class Engine:
 
     def program(self, work: Program, generator: torch.Generator) -> Program:
         """`work`, to be called again and again; all its draws come from `generator`."""
-        return _Recorded(work, generator, self._pool) if self.captures else work
+        return _Recorded(work, generator, self._pool, self._stream) if self.captures else work
 
     def capturable(self, name: str, optimiser: torch.optim.Optimizer) -> None:
         """Make an optimiser's step recordable: its learning rate and its counts become tensors on the device."""
@@ -87,17 +91,37 @@ class Engine:
         else:
             torch._foreach_lerp_(list(means), list(values), weight)
 
+    def settle(self, work: Callable[[], object]) -> None:
+        """On a CPU, choose the number of threads by trying `work` with some. Where another process has a core, or for
+        small networks, all threads can be several times slower than one."""
+        if self.device.type != "cpu":
+            return
+        most = os.cpu_count() or 1
+        counts = sorted({1, *(2**k for k in range(most.bit_length()) if 2**k <= most), most})
+        torch.set_num_threads(min(counts, key=lambda count: _seconds(work, count)))
+
     def synchronise(self) -> None:
         """Wait until all that was asked for is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
+def _seconds(work: Callable[[], object], threads: int) -> float:
+    """The shorter of two calls, after one to warm up."""
+    torch.set_num_threads(threads)
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
 class _Recorded:
     """A program that becomes a CUDA graph after its first calls, which are real calls."""
 
-    def __init__(self, work: Program, generator: torch.Generator, pool):
-        self.work, self.generator, self.pool = work, generator, pool
+    def __init__(self, work: Program, generator: torch.Generator, pool, stream):
+        self.work, self.generator, self.pool, self.stream = work, generator, pool, stream
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -113,17 +137,17 @@ class _Recorded:
     def _warm_up(self) -> None:
         """Beside the main stream, as recording will: some lazily made state belongs to a stream."""
         self.calls += 1
-        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
+        main = torch.cuda.current_stream()
+        self.stream.wait_stream(main)
+        with torch.cuda.stream(self.stream):
             self.work()
-        main.wait_stream(side)
+        main.wait_stream(self.stream)
 
     def _record(self) -> None:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             self.work()
         self.graph = graph
 

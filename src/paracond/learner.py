@@ -45,6 +45,7 @@ from paracond.state import Data, InputError, Mask, State, merge, take
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
 Augment = Callable[[State, torch.Generator], State]
+SHUFFLES = 64
 SUSPECTS = ("the loss", "the gradient", "a draw", "a completion")
 
 
@@ -156,6 +157,8 @@ class Learner:
         self.order = torch.empty(0, dtype=torch.long, device=device)  # examples still to come in this pass
         self.index = torch.zeros(size, dtype=torch.long, device=device)  # examples in the pool
         self.left, self.due = 0, float(size)  # rows left in the pool; rows of the batch to be replaced
+        self.ranks = torch.zeros(SHUFFLES, size, dtype=torch.long, device=device)  # orders of rows, for replacements
+        self.replacements, self.turn = 0, torch.zeros(1, dtype=torch.long, device=device)
         self.first, self.count = torch.zeros(2, dtype=torch.long, device=device)  # which rows of the pool come next
         self.weight = torch.ones((), device=device)  # of the new parameters in their moving average
         self.losses = {n: torch.zeros((), device=device, dtype=model.dtype) for n in model.names}
@@ -166,6 +169,7 @@ class Learner:
         program = partial(self.engine.program, generator=self.generator)
         self.start_pool = program(self._start_pool)
         self.complete_pool = {n: program(partial(self._complete_pool, n)) for n in self.missing}
+        self.shuffle = program(self._shuffle)
         self.replace_rows = program(self._replace_rows)
         self.update = {n: program(partial(self._update, n)) for n in model.names}
 
@@ -183,7 +187,7 @@ class Learner:
         """Do `steps` updates, yielding after each."""
         for _ in track(range(steps), "learning", progress):
             yield self.step()
-        self._raise_fault()
+        self.raise_fault()
 
     def fit(self, steps: int, progress: bool | None = None) -> JointModel:
         """Do `steps` updates; returns the averaged model."""
@@ -197,7 +201,7 @@ class Learner:
         if not length >= 1:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
         if self.watch.raised():
-            self._raise_fault()
+            self.raise_fault()
         self._replace_due(length)
         name = self.scan.next()
         self._set_rates(name)
@@ -254,8 +258,8 @@ class Learner:
     def _complete_pool(self, name: str) -> None:
         with self.engine.precision():
             value = redraw(self.model, name, self.pool, self.pool_mask[name], self.generator).value
-        self._require_finite(name, {"a completion": value.sum()})
-        self.pool[name].copy_(value)
+        good = self._require_finite(name, {"a completion": value.sum()})
+        torch.where(good, value, self.pool[name], out=self.pool[name])
         for other, flags in self.pool_redrawn.items():
             flags.copy_(~self.pool_mask[name]) if other == name else flags.fill_(False)
 
@@ -274,14 +278,23 @@ class Learner:
         if self.form == "literal" and self.step_count > 0:
             self.scan.restart()  # or, with some lengths, the same group would always meet the data first
         count = min(int(self.due), self.left)
+        if self.replacements % SHUFFLES == 0:
+            self.shuffle()
+        self.turn.fill_(self.replacements % SHUFFLES)
+        self.replacements += 1
         self.first.fill_(size - self.left)
         self.count.fill_(count)
         self.replace_rows()
         self.due, self.left, self.age = self.due - count, self.left - count, 0
 
     @torch.no_grad()
+    def _shuffle(self) -> None:
+        """Many random orders at once: one sort of many short rows costs hardly more than a sort of one."""
+        self.ranks.copy_(torch.rand(self.ranks.shape, generator=self.generator, device=self.model.device).argsort(1))
+
+    @torch.no_grad()
     def _replace_rows(self) -> None:
-        rank = torch.rand(self.batch_size, generator=self.generator, device=self.model.device).argsort()
+        rank = self.ranks.index_select(0, self.turn).squeeze(0)
         chosen, source = rank < self.count, (self.first + rank).clamp(max=self.batch_size - 1)
         for buffers, fresh in ((self.batch, self.pool), (self.redrawn, self.pool_redrawn)):
             for name, buffer in buffers.items():
@@ -326,20 +339,21 @@ class Learner:
     @torch.no_grad()
     def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:
         """Update, then draw; a draw that is not finite takes the update back."""
-        former = [p.clone() for p in self.parameters[name]]
+        changing = [*self.parameters[name], *self.averages[name]]
+        former = [value.clone() for value in changing]
         with torch.enable_grad():
             self._descend(name, good)
         with self.engine.precision():
-            value = self.model(name, self.batch).sample(self.generator)
+            drawn = self.model(name, self.batch).sample(self.generator)
         try:
-            fine = self._require_finite(name, {"a draw": value.sum()})
+            fine = self._require_finite(name, {"a draw": drawn.sum()})
         except NonFiniteError:
             fine = torch.zeros_like(good)
             raise
         finally:
-            for parameter, old in zip(self.parameters[name], former, strict=True):
-                torch.where(fine, parameter, old, out=parameter)
-        return value, fine
+            for value, old in zip(changing, former, strict=True):
+                torch.where(fine, value, old, out=value)
+        return drawn, fine
 
     def _gradient(self, name: str, objective: Tensor) -> Tensor:
         """Backpropagate; returns the gradient's norm, before clipping."""
@@ -384,7 +398,8 @@ class Learner:
         torch.where(first, found, self.fault, out=self.fault)
         return self.fault[0] < 0
 
-    def _raise_fault(self) -> None:
+    def raise_fault(self) -> None:
+        """Raise the first fault of the programs so far, if there was one; waits for them."""
         step, variable, suspect = self.fault.tolist()
         if step >= 0:
             raise NonFiniteError(self.model.names[variable], step, SUSPECTS[suspect])

@@ -39,14 +39,17 @@ def waiting(title: str) -> Iterator[None]:
         yield
 
 
-def track(work: Iterable[T], title: str, show: bool | None = None) -> Iterator[T]:
-    """Iterate over `work`. `show` None means: on a terminal, once it has taken longer than `PATIENCE`."""
+def track(work: Iterable[T], title: str, show: bool | None = None, start: int = 0) -> Iterator[T]:
+    """Iterate over `work`. `show` None means: on a terminal, once it has taken longer than `PATIENCE`.
+
+    `start` is how much was done before: it counts, but not for the rate.
+    """
     if show is None:
         show = sys.stderr.isatty() and not quiet
     if not show:
         yield from work
         return
-    total = len(work) if isinstance(work, Sized) else None
+    total = start + len(work) if isinstance(work, Sized) else None
     began = time.monotonic()
     bar = Progress(
         TextColumn("{task.description}"),
@@ -57,13 +60,13 @@ def track(work: Iterable[T], title: str, show: bool | None = None) -> Iterator[T
         console=Console(stderr=True),
         transient=True,
     )
-    task = bar.add_task(title, total=total, rate="")
+    task = bar.add_task(title, total=total, completed=start, rate="")
     try:
         for done, item in enumerate(work):
             elapsed = time.monotonic() - began
             if elapsed > PATIENCE:
                 bar.start()
-                bar.update(task, completed=done, rate=f"{done / elapsed:.0f}/s")
+                bar.update(task, completed=start + done, rate=f"{done / elapsed:.0f}/s")
             yield item
     finally:
         bar.stop()

@@ -10,6 +10,9 @@ In the limit they draw from p(x_-o | x_o). From one run come
 
 How long to run is decided by the chains themselves (`until="converged"`): stretches of doubled length are run, each
 measured afresh so that the former ones are its warm-up, until one has R-hat and effective sample size in bounds.
+
+Only groups that matter are redrawn: the wanted ones, what their networks read, and so on. Where what they read is all
+given, the conditional itself is the answer, exactly, and no chain is needed.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paracond.chain import Chain, Observer
+from paracond.chain import Chain, Observer, redraw
 from paracond.joint import JointModel
-from paracond.observers import Marginals, Monitor
+from paracond.observers import Marginals, Monitor, summary
 from paracond.state import Data, InputError, Mask, Observed, State, merge, row_count, take
 
 Given = Mapping[str, Tensor | Observed]
@@ -94,7 +97,10 @@ def query(
     _check_numbers(until, rows, chains, warmup, limit)
     known, mask = _known(model, given or {}, rows)
     wanted = _wanted(model, mask, want)
-    run = _Run(model, known, mask, wanted, chains, scan, model.generator(seed), progress)
+    relevant, direct = _relevant(model, mask, wanted)
+    if direct:
+        return _direct_answer(model, known, mask, wanted, chains, model.generator(seed))
+    run = _Run(model, known, mask, wanted, relevant, chains, scan, model.generator(seed), progress)
     if until == "converged":
         converged = run.until_converged(limit, ess)
     else:
@@ -193,16 +199,73 @@ def _wanted(model: JointModel, mask: Mask, want: Iterable[str] | None) -> list[s
     return wanted
 
 
+@torch.no_grad()
+def _direct_answer(model: JointModel, known: State, mask: Mask, wanted, chains: int, generator) -> Answer:
+    """The conditionals themselves, where all that they read is given."""
+    state = merge(mask, known, model.start(row_count(known), generator))
+    moments, samples = {}, {}
+    for name in wanted:
+        moments[name] = _certain(model, name, known[name])
+        samples[name] = known[name].unsqueeze(1).expand(-1, chains, *known[name].shape[1:])
+        if not bool(mask[name].all()):
+            move = redraw(model, name, state, mask[name], generator)
+            moments[name] = summary(model.variables[name], move)
+            draws = [move.distribution.redraw(state[name], mask[name], generator) for _ in range(chains)]
+            samples[name] = torch.stack(draws, 1)
+    certain = torch.ones(row_count(known), dtype=torch.float64, device=model.device)
+    unknown = [name for name in wanted if not bool(mask[name].all())]
+    r_hat, ess = dict.fromkeys(unknown, certain), dict.fromkeys(unknown, certain * torch.inf)
+    return _assembled(model, known, mask, moments, samples, Diagnostics(r_hat, ess, 0, 0, True))
+
+
+def _certain(model: JointModel, name: str, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of encode(x) for a value that is known."""
+    encoded = model.variables[name].encode(value).to(model.dtype)
+    return encoded, torch.zeros_like(encoded)
+
+
+def _assembled(model: JointModel, known: State, mask: Mask, moments, samples: State, diagnostics) -> Answer:
+    """An answer from means and variances of encode(x), and draws."""
+    probabilities, mean, std, decisions = {}, {}, {}, {}
+    for name, (first, variance) in moments.items():
+        family = model.variables[name]
+        decided = family.decide(first).to(known[name].dtype)
+        decisions[name] = torch.where(mask[name], known[name], decided)
+        if family.finite:
+            probabilities[name] = first
+        if family.encoding_shape == family.event_shape:
+            mean[name], std[name] = first, variance.sqrt()
+    return Answer(probabilities, mean, std, decisions, samples, diagnostics)
+
+
+def _relevant(model: JointModel, mask: Mask, wanted: Iterable[str]) -> tuple[set[str], bool]:
+    """The unknown groups that matter for the wanted ones, and whether none of them reads another unknown one."""
+    unknown = {name for name in model.names if not bool(mask[name].all())}
+    relevant: set[str] = set()
+    waiting, direct = [name for name in wanted if name in unknown], True
+    while waiting:
+        name = waiting.pop()
+        if name in relevant:
+            continue
+        relevant.add(name)
+        reads = model.conditional(name).reads
+        uncertain = (unknown if reads is None else unknown & set(reads)) - {name}
+        direct = direct and not uncertain
+        waiting += uncertain
+    return relevant, direct
+
+
 class _Run:
     """The chains of one query, run in stretches; marginals are those of the last stretch."""
 
-    def __init__(self, model, known, mask, wanted, chains, scan, generator, progress):
+    def __init__(self, model, known, mask, wanted, relevant, chains, scan, generator, progress):
         self.model, self.known, self.mask, self.wanted, self.chains = model, known, mask, wanted, chains
         self.progress = progress
         tiled = {k: v.repeat_interleave(chains, 0) for k, v in known.items()}
         clamp = {k: v.repeat_interleave(chains, 0) for k, v in mask.items()}
         rows = len(next(iter(tiled.values())))
         self.state = merge(clamp, tiled, model.start(rows, generator))
+        clamp |= {name: torch.ones_like(clamp[name]) for name in model.names if name not in relevant}
         self.chain = Chain(model, clamp=clamp, scan=scan, generator=generator)
         self.open = [name for name in wanted if name in self.chain.free]
         self.marginals: dict[str, Marginals] = {}
@@ -233,17 +296,6 @@ class _Run:
         return all(bool((r <= R_HAT_CONVERGED).all() and (e >= ess).all()) for r, e in reports)
 
     def answer(self, converged: bool) -> Answer:
-        probabilities, mean, std, decisions, samples = {}, {}, {}, {}, {}
-        for name in self.wanted:
-            family = self.model.variables[name]
-            first, variance = self._marginal(name)
-            decided = family.decide(first).to(self.known[name].dtype)
-            decisions[name] = torch.where(self.mask[name], self.known[name], decided)
-            samples[name] = self.state[name].unflatten(0, (-1, self.chains))
-            if family.finite:
-                probabilities[name] = first
-            if family.encoding_shape == family.event_shape:
-                mean[name], std[name] = first, variance.sqrt()
         reports = {name: monitor.report() for name, monitor in self.monitors.items()}
         diagnostics = Diagnostics(
             {n: r for n, (r, _) in reports.items()},
@@ -252,13 +304,14 @@ class _Run:
             self.measured,
             converged,
         )
-        return Answer(probabilities, mean, std, decisions, samples, diagnostics)
+        moments = {name: self._marginal(name) for name in self.wanted}
+        samples = {name: self.state[name].unflatten(0, (-1, self.chains)) for name in self.wanted}
+        return _assembled(self.model, self.known, self.mask, moments, samples, diagnostics)
 
     def _marginal(self, name: str) -> tuple[Tensor, Tensor]:
         """Mean and variance of encode(x), over chains and steps, `[batch, *encoding]`."""
         if name not in self.marginals:
-            value = self.model.variables[name].encode(self.known[name]).to(self.model.dtype)
-            return value, torch.zeros_like(value)
+            return _certain(self.model, name, self.known[name])
         marginal = self.marginals[name]
         means = marginal.mean.unflatten(0, (-1, self.chains))
         variances = marginal.variance.unflatten(0, (-1, self.chains))

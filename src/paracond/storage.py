@@ -32,7 +32,7 @@ def write(folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor
     text = json.dumps({**description, "weights": weights, "sha256": digest}, indent=1)
     _replace(folder / weights, payload)
     _replace(folder / DESCRIPTION, text.encode())
-    for old in folder.glob("weights-*.safetensors"):
+    for old in folder.glob("weights-*"):  # the former ones, and what a crash has left
         if old.name != weights:
             old.unlink()
 
@@ -51,6 +51,13 @@ def read(folder: str | Path, expected_format: str) -> tuple[dict, dict[str, Tens
         return description, load(payload)
     except SafetensorError as error:
         raise InputError(f"{path} is not a safetensors file: {error}") from None
+
+
+def require_format(folder: str | Path, expected_format: str) -> None:
+    """Refuse a folder that holds something else (which `write` would replace)."""
+    path = Path(folder) / DESCRIPTION
+    if path.exists():
+        _description(path, expected_format)
 
 
 def class_named(base: type, name: str) -> type:
@@ -84,10 +91,16 @@ def _description(path: Path, expected_format: str) -> dict:
 
 
 def _replace(path: Path, payload: bytes) -> None:
-    """Put a file in place in one rename, after its bytes have reached the disk."""
+    """Put a file in place in one rename, after its bytes have reached the disk and before anything that follows."""
     temporary = path.with_name(path.name + ".part")
     with open(temporary, "wb") as file:
         file.write(payload)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    if hasattr(os, "O_DIRECTORY"):  # where folders can be opened, a rename is safe once its folder is
+        folder = os.open(path.parent, os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

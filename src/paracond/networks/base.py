@@ -9,7 +9,12 @@ from paracond.storage import class_named
 
 
 class Network(nn.Module):
-    """A module that can be rebuilt from `config`, the JSON-able keyword arguments of its constructor."""
+    """A module that can be rebuilt from `config`, the JSON-able keyword arguments of its constructor.
+
+    `reads` names the groups that it looks at; None means that it may look at all of them.
+    """
+
+    reads: tuple[str, ...] | None = None
 
     def __init__(self, **config):
         super().__init__()

@@ -58,6 +58,7 @@ class ImageEncoder(Network):
         self.f = nn.Sequential(*make(shape, output, width, blocks))
         self.linear = nn.ModuleList(nn.Linear(n, math.prod(output), bias=False) for n in inputs.values())
         self.image, self.names, self.output = image, tuple(inputs), tuple(output)
+        self.reads = (image, *inputs)
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         logits = self.f(others[self.image]).view(-1, *self.output)
@@ -99,6 +100,7 @@ class ImageDecoder(Network):
         self.levels = levels
         self.log_scales = nn.Parameter(torch.zeros(inputs[levels])) if levels else None
         self.names, self.maps = tuple(inputs), tuple(maps)
+        self.reads = (*inputs, *maps)
         self.smallest = _halved(output[1:], 3 if kind == "plain" else 2)
         self.flat = nn.Linear(sum(inputs.values()), FLAT * math.prod(self.smallest))
         make = _plain_decoder if kind == "plain" else _residual_decoder
@@ -163,8 +165,8 @@ def _plain_decoder(features: int, output: Sequence[int], width: int, blocks: int
     layers: list[nn.Module] = []
     for level, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
         here, there = _halved(size, 3 - level), _halved(size, 2 - level)
-        extra = tuple(b - (2 * a - 1) for a, b in zip(here, there, strict=True))  # 1 where doubled, 0 where odd
-        layers += [nn.ConvTranspose2d(fan_in, fan_out, 3, stride=2, padding=1, output_padding=extra), nn.ReLU()]
+        down, right = (b - (2 * a - 1) for a, b in zip(here, there, strict=True))  # 1 where doubled, 0 where odd
+        layers += [nn.ConvTranspose2d(fan_in, fan_out, 3, stride=2, padding=1, output_padding=(down, right)), nn.ReLU()]
     return layers[:-1]
 
 

@@ -42,7 +42,8 @@ class MLP(Network):
         for fan_in, fan_out in itertools.pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), ACTIVATIONS[activation]()]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], math.prod(output)))
-        self.names, self.output, self.noise = tuple(inputs), tuple(output), noise
+        self.names = self.reads = tuple(inputs)
+        self.output, self.noise = tuple(output), noise
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         flat = torch.cat([others[name].reshape(len(others[name]), -1) for name in self.names], 1)
@@ -59,7 +60,7 @@ class StackedMLP(Network):
 
     def __init__(self, names: Sequence[str], members: int, hidden: int = 16, seed: int = 0):
         super().__init__(names=list(names), members=members, hidden=hidden, seed=seed)
-        self.names = tuple(names)
+        self.names = self.reads = tuple(names)
         generator = torch.Generator().manual_seed(seed)
 
         def uniform(*shape: int, fan_in: int) -> nn.Parameter:

@@ -1,0 +1,306 @@
+"""Images, classes and latents (section 5.3): one model of p(x, c, z), asked in every direction.
+
+Groups: x, an image; c, its class; z, flat binary latents; y, binary latents that keep their place in the image (a map
+of a quarter of its resolution). The `paper` preset has x, c and z with eq:mnist's networks. The `best` preset adds
+
+- y: detail is local, and flat codes are slow to learn it; reconstructions bound what can be generated;
+- noise levels (`augment`): without them the chain from random latents is caught far from the data;
+- a class network that reads the image alone: z, drawn with the true class in hand, would whisper it.
+
+What is measured of a model, always: reconstructions (z drawn for real images, decoded), the chain from data after 10
+and 100 sweeps, and the chain from random latents after 100 and 400. A generated image is, as in the paper, the mean of
+p(x | c, z) at the last z (thresholded at one half where pixels are binary).
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import paracond as pc
+from paracond import augment, checkpoints
+from paracond.diagnostics import LatentUsage, latent_usage
+from paracond.metrics import FID, accuracy
+
+TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
+SHAPE = (1, 28, 28)
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a preset fixes: the groups, their networks, and how they learn."""
+
+    latents: int = 64
+    maps: int = 0
+    """channels of y, which is a quarter of the image in height and width"""
+    kind: str = "residual"
+    width: int = 64
+    width_class: int = 64
+    blocks: int = 1
+    class_reads_latents: bool = False
+    chain_length: tuple[float, float] = (4.0, 4.0)
+    """at the start and at the end of training"""
+    completion_steps: int = 1
+    batch_size: int = 512
+    learning_rate: float = 1e-3
+    last_learning_rate: float = 1e-5
+    average: float = 0.999
+    updates: int = 60_000
+    noise: tuple[float, ...] = ()
+    """scales of the noise levels"""
+    clean: float = 0.5
+    """share of the examples without noise"""
+    shifts: int = 0
+    """pixels by which half of the training images are moved, each way"""
+    mirrored: bool = False
+    labelled_share: float = 0.25
+    """where labels are missing, labelled examples are repeated until they make up this share"""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the recipes for images have in common."""
+
+    out: Path = Path("runs/images")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: int = 0
+    quick: bool = False
+    """a smoke version: a few updates of a tiny model, without FID"""
+    data: Path | None = None
+    """folder with the IDX files (if not given: $PARACOND_DATA, the system's, a download)"""
+    preset: Literal["best", "paper"] = "best"
+    resume: bool = False
+    """go on from the checkpoints in OUT"""
+    minutes: float | None = None
+    """end the training inside this time box; --resume continues it"""
+    updates: int | None = None
+    """instead of the preset's number"""
+    compile: bool = True
+    """fuse the networks with torch.compile (on CUDA only): a minute once, then updates take two thirds of the time"""
+    generated: int = 60_000
+    """images for the FID"""
+    extras: bool = True
+    """also learn from few labels and from images with missing pixels"""
+
+
+class Unfinished(Exception):
+    """The time box ended before the training did."""
+
+
+# --- model and learner ------------------------------------------------------------------------------------------
+
+
+def variables_of(design: Design, binary: bool) -> dict[str, pc.Family]:
+    """The groups of the model; conditions are not among them."""
+    scale = "element" if design.noise else "learned"
+    groups: dict[str, pc.Family] = {"x": pc.Binary(SHAPE) if binary else pc.Real(SHAPE, scale=scale)}
+    groups["c"] = pc.Categorical(10)
+    if design.latents:
+        groups["z"] = pc.Binary(design.latents)
+    if design.maps:
+        groups["y"] = pc.Binary((design.maps, 7, 7))
+    return groups
+
+
+def augmentations(design: Design, family: pc.Family) -> list[augment.Shifts | augment.NoiseLevels]:
+    steps: list[augment.Shifts | augment.NoiseLevels] = []
+    if design.shifts:
+        steps.append(augment.Shifts("x", design.shifts, mirrored=design.mirrored))
+    if design.noise:
+        steps.append(augment.NoiseLevels("x", family, design.noise, design.clean))
+    return steps
+
+
+def make_model(design: Design, binary: bool) -> pc.JointModel:
+    groups = variables_of(design, binary)
+    conditions = augment.conditions(augmentations(design, groups["x"]))
+    variables = groups | {name: condition.family for name, condition in conditions.items()}
+    networks = {}
+    for name in groups:
+        options: dict = {"kind": design.kind, "blocks": design.blocks, "width": design.width}
+        if name == "c":
+            options["width"] = design.width_class
+            options["reads"] = None if design.class_reads_latents else ["x", *conditions]
+        elif name == "x" and not binary and design.noise:
+            options["levels"] = "t"
+        elif name in ("z", "y"):  # given the image, the latents do not need each other
+            options["reads"] = ["x", "c", *conditions]
+        networks[name] = pc.networks.image_network(variables, name, **options)
+    conditionals = {name: pc.Conditional(groups[name], network) for name, network in networks.items()}
+    return pc.JointModel(conditionals, conditions=conditions)
+
+
+def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
+    torch.manual_seed(seed)
+    binary = bool(((data.state["x"] == 0) | (data.state["x"] == 1)).all())
+    model = make_model(design, binary).to(engine.device)
+    learner = pc.Learner(
+        model,
+        balanced(data, design.labelled_share),
+        chain_length=pc.schedules.linear(*design.chain_length, design.updates),
+        completion_steps=design.completion_steps,
+        batch_size=design.batch_size,
+        learning_rate=pc.schedules.cosine(design.learning_rate, design.last_learning_rate, design.updates),
+        optimiser=adam,
+        average=design.average,
+        augment=augment.in_turn(augmentations(design, model.variables["x"])),
+        engine=engine,
+        seed=seed,
+    )
+    engine.settle(lambda: [model(name, learner.batch).mean for name in model.names])
+    return learner
+
+
+def adam(name: str, parameters) -> torch.optim.Optimizer:
+    # A shorter memory of squared gradients: the states that a conditional learns from move while it learns.
+    return torch.optim.Adam(parameters, betas=(0.9, 0.99), fused=True)
+
+
+def balanced(data: pc.Data, share: float) -> pc.Data:
+    """The data, with labelled examples repeated until they make up `share` of it."""
+    known, rows = data.mask["c"].nonzero().squeeze(1), len(data)
+    if not 0 < len(known) < share * rows:
+        return data
+    wanted = round(share / (1 - share) * (rows - len(known)))
+    extra = known.repeat(-(-wanted // len(known)))[: wanted - len(known)]
+    return data[torch.cat([torch.arange(rows), extra])]
+
+
+# --- training ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Milestones:
+    """Measures a model while it learns, at growing times of training, with the training's clock stopped."""
+
+    measure: Callable[[pc.JointModel], dict[str, float]]
+    seconds: tuple[float, ...] = (10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 360, 420, 480, 540, 600)
+    found: list[dict[str, float]] = field(default_factory=list)
+    trained: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
+
+    def __call__(self, learner: pc.Learner) -> None:
+        if learner.step_count % 20:
+            return
+        passed = self.trained + time.perf_counter() - self.began
+        if len(self.found) < len(self.seconds) and passed >= self.seconds[len(self.found)]:
+            self.take(learner)
+
+    def take(self, learner: pc.Learner) -> None:
+        learner.engine.synchronise()
+        self.trained += time.perf_counter() - self.began
+        numbers = {"seconds": self.trained, "updates": learner.step_count, **self.measure(learner.averaged)}
+        self.found.append(numbers)
+        print("  " + ", ".join(f"{name} {value:.5g}" for name, value in numbers.items()), flush=True)
+        self.began = time.perf_counter()
+
+
+def train(learner: pc.Learner, updates: int, folder: Path, config: Config, milestones: Milestones | None) -> None:
+    """Algorithm 1 with checkpoints; raises `Unfinished` at the end of the time box."""
+
+    def look(info) -> None:
+        if milestones is not None:
+            milestones(learner)
+
+    done = checkpoints.fit(learner, updates, folder, resume=config.resume, minutes=config.minutes, on_step=look)
+    learner.engine.synchronise()
+    if not done:
+        raise Unfinished(f"stopped at update {learner.step_count} of {updates}; continue with --resume")
+
+
+# --- asking -----------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def shown(model: pc.JointModel, state: pc.State) -> Tensor:
+    """The picture of a state: the mean of p(x | rest), thresholded where pixels are binary."""
+    parts = range(0, len(state["x"]), 16_384)
+    means = [model("x", {k: v[i : i + 16_384] for k, v in state.items()}).mean for i in parts]
+    mean = torch.cat(means).float()
+    return (mean > 0.5).float() if isinstance(model.variables["x"], pc.Binary) else mean.clamp(0, 1)
+
+
+def generate(model: pc.JointModel, classes: Tensor, sweeps: int = 100, seed: int = 0, **options) -> pc.State:
+    """Draws of everything given the class."""
+    return pc.sample(model, {"c": classes}, sweeps=sweeps, seed=seed, **options)
+
+
+def classify(model: pc.JointModel, images: Tensor, seed: int = 0) -> Tensor:
+    """Maximum marginal over the latents: arg max_c sum_z p(c, z | x), averaging p(c | x, z) along the chain."""
+    parts = [
+        pc.query(model, {"x": part}, ["c"], chains=1, until=20, warmup=5, seed=seed) for part in images.split(10_000)
+    ]
+    return torch.cat([part.decisions["c"].cpu() for part in parts])
+
+
+def from_top_half(model: pc.JointModel, images: Tensor, sweeps: int = 50, seed: int = 0) -> pc.Answer:
+    """Class and image from the top half."""
+    given = {"x": pc.Observed(images, TOP)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pc.NotMixedWarning)  # of many images some have not; the accuracy tells
+        return pc.query(model, given, ["c", "x"], chains=4, until=sweeps, warmup=sweeps, seed=seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Quality:
+    """FIDs of one model: how good reconstructions are bounds the rest; drift and mixing add to it."""
+
+    reconstruction: float
+    from_data_10: float
+    from_data_100: float
+    from_random_100: float
+    from_random_400: float
+    mean_square_error: float
+    usage: Mapping[str, LatentUsage]
+    pictures: Tensor
+
+
+def quality(model: pc.JointModel, data: pc.Data, fid: FID, count: int, seed: int = 0) -> Quality:
+    """All five FIDs, of `count` images with the classes of the data."""
+    rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:count]
+    real = {name: value[rows].to(model.device) for name, value in data.state.items()}
+    coded = pc.sample(model, real, sweeps=1, seed=seed)
+    chains = {10: coded, 100: coded}
+    scores = {k: score(fid, shown(model, generate(model, real["c"], k, seed, start=s))) for k, s in chains.items()}
+    random = {k: generate(model, real["c"], k, seed) for k in (100, 400)}
+    return Quality(
+        score(fid, shown(model, coded)),
+        scores[10],
+        scores[100],
+        score(fid, shown(model, random[100])),
+        score(fid, shown(model, random[400])),
+        float((model("x", coded).mean - real["x"]).square().mean()),
+        usage(model, data),
+        shown(model, random[100])[:100].cpu(),
+    )
+
+
+def score(fid: FID, images: Tensor) -> float:
+    return fid.score(images).value
+
+
+def usage(model: pc.JointModel, data: pc.Data, rows: int = 2000) -> dict[str, LatentUsage]:
+    part = pc.Data({name: value[:rows] for name, value in data.state.items()})
+    return {name: latent_usage(model, part, name) for name in model.names if name not in ("x", "c")}
+
+
+def bits(found: Mapping[str, LatentUsage]) -> float:
+    """What all latents say of an image, in bits."""
+    return sum(float(u.information.sum()) for u in found.values()) / 0.6931471805599453
+
+
+def test_accuracy(model: pc.JointModel, test: pc.Data) -> float:
+    return accuracy(classify(model, test.state["x"]), test.state["c"])
+
+
+def small(design: Design) -> Design:
+    """A design that learns nothing worth having, in seconds."""
+    tiny = replace(design, width=8, width_class=8, batch_size=64, updates=30)
+    return replace(tiny, latents=min(design.latents, 16), maps=min(design.maps, 2))

@@ -1,0 +1,110 @@
+"""Which levers matter for a model of images: one design, changed in one way at a time, each trained equally long.
+
+Every variant is measured in full (see `images`): reconstructions bound generation, the chain from data adds drift, the
+chain from random latents adds mixing; bits and active coordinates tell a collapse.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import paracond as pc
+from paracond.recipes import fashion, images_experiment, mnist
+from paracond.recipes import images_report as pictures
+from paracond.recipes.images import Config as ImagesConfig
+from paracond.recipes.images import Design, bits, make_learner, quality, shown, small, test_accuracy, usage
+from paracond.recipes.images_experiment import TRIAL, Session
+from paracond.results import Outcome, plain
+from paracond.state import InputError
+
+EXPERIMENTS = {"mnist": mnist.EXPERIMENT, "fashion": fashion.EXPERIMENT}
+CHANGES: dict[str, dict] = {
+    "base": {},
+    "no_noise": {"noise": ()},
+    "narrow_noise": {"noise": (0.1, 0.2)},
+    "wide_noise": {"noise": (0.2, 0.5, 1.0)},
+    "more_clean": {"clean": 0.75},
+    "flat_latents": {"latents": 256, "maps": 0},
+    "flat_too": {"latents": 128},
+    "few_maps": {"maps": 8},
+    "many_maps": {"maps": 32},
+    "length_2": {"chain_length": (2.0, 2.0)},
+    "length_4": {"chain_length": (4.0, 4.0)},
+    "length_8": {"chain_length": (8.0, 8.0)},
+    "length_16": {"chain_length": (16.0, 16.0)},
+    "growing": {"chain_length": (2.0, 16.0)},
+    "falling": {"chain_length": (16.0, 4.0)},
+    "fast": {"learning_rate": 2e-3},
+    "slow": {"learning_rate": 5e-4},
+    "wide": {"width": 96},
+    "deep": {"blocks": 2},
+    "large_batch": {"batch_size": 1024},
+    "class_reads_latents": {"class_reads_latents": True},
+    "shifts": {"shifts": 2},
+    "long_average": {"average": 0.9998},
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which levers matter for a model of images: one change at a time."""
+
+    out: Path = Path("runs/levers")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: int = 0
+    quick: bool = False
+    """a smoke version: tiny models, without FID"""
+    dataset: Literal["mnist", "fashion"] = "fashion"
+    data: Path | None = None
+    """folder with the IDX files"""
+    updates: int = 20_000
+    only: tuple[str, ...] = tuple(CHANGES)
+    """which changes"""
+    compile: bool = False
+
+
+def main(config: Config) -> Outcome:
+    unknown = [name for name in config.only if name not in CHANGES]
+    if unknown:
+        raise InputError(f"no lever is called {unknown[0]!r}; there are {', '.join(CHANGES)}")
+    began = time.perf_counter()
+    experiment = EXPERIMENTS[config.dataset]
+    common = ImagesConfig(out=config.out, device=config.device, seed=config.seed, quick=config.quick, data=config.data)
+    session = images_experiment.open_session(experiment, replace(common, compile=config.compile))
+    base = replace(experiment.presets["best"], updates=config.updates)
+    for name in config.only:
+        try_out(session, name, replace(base, **CHANGES[name]))
+    outcome = Outcome("levers", session.metrics, time.perf_counter() - began, plain(config), session.device)
+    outcome.write(config.out)
+    about = f"{config.dataset}, {config.updates} updates each, changed in one way at a time from {base}"
+    pictures.page("Which levers matter", about, outcome, session.figures).write(config.out)
+    return outcome
+
+
+def try_out(session: Session, name: str, design: Design) -> None:
+    design = small(design) if session.config.quick else design
+    learner = make_learner(design, session.train, session.engine(), session.config.seed)
+    began = time.perf_counter()
+    model = learner.fit(design.updates)
+    learner.engine.synchronise()
+    found = {"seconds": time.perf_counter() - began, "accuracy": test_accuracy(model, session.test)}
+    latents = usage(model, session.test)
+    found |= {"bits": bits(latents), "active": float(sum(u.count for u in latents.values()))}
+    if session.fid is not None:
+        result = quality(model, session.train, session.fid, TRIAL)
+        for metric in ("reconstruction", "from_data_10", "from_data_100", "from_random_100", "from_random_400"):
+            found[f"fid_{metric}"] = getattr(result, metric)
+    for metric, value in found.items():
+        better = "higher" if metric in ("accuracy", "bits", "active") else "lower"
+        session.add(f"{name}_{metric}", value, better)
+    print(f"  {name}: " + ", ".join(f"{metric} {value:.5g}" for metric, value in found.items()), flush=True)
+    _show(session, name, model)
+
+
+def _show(session: Session, name: str, model: pc.JointModel) -> None:
+    classes = session.train.state["c"][:20].to(session.device)
+    drawn = pc.sample(model, {"c": classes}, sweeps=5 if session.config.quick else 100)
+    session.figures.append((name, "Means after 100 sweeps from random.", pictures.grid([shown(model, drawn).cpu()])))

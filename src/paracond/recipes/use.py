@@ -1,0 +1,199 @@
+"""What the command line does with a model: train one of the recipes', sample from a saved one, decide with it.
+
+What is known is said as NAME=VALUE: a number (the same in every row), numbers with commas between them (one per row),
+or a file: .npy, or a picture (.png: grey values in [0, 1]).
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import tyro
+from matplotlib import image
+from torch import Tensor
+
+import paracond as pc
+from paracond.metrics import accuracy
+from paracond.recipes import fashion, images, mnist
+from paracond.recipes.images_report import grid
+from paracond.results import choose_device
+from paracond.state import InputError
+
+EXPERIMENTS = {"mnist": mnist.EXPERIMENT, "fashion": fashion.EXPERIMENT}
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train the model of a recipe and save it: OUT/model, and OUT/checkpoint to go on from."""
+
+    dataset: Annotated[Literal["mnist", "fashion"], tyro.conf.Positional]
+    out: Path | None = None
+    """folder (runs/DATASET-PRESET if not given)"""
+    preset: Literal["best", "paper"] = "best"
+    data: Path | None = None
+    """folder with the IDX files"""
+    labels: int | None = None
+    """learn from this many labels only"""
+    updates: int | None = None
+    minutes: float | None = None
+    """time box; --resume continues"""
+    resume: bool = False
+    compile: bool = False
+    device: Device = "auto"
+    seed: int = 0
+
+    @property
+    def folder(self) -> Path:
+        return self.out or Path("runs") / f"{self.dataset}-{self.preset}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Draw from a saved model, given anything: writes OUT/samples.npz, and samples.png where there are images."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    given: tuple[str, ...] = ()
+    """what is known, as NAME=VALUE"""
+    rows: int = 100
+    """draws, where what is given has no rows of its own"""
+    sweeps: int = 100
+    out: Path = Path("runs/sample")
+    device: Device = "auto"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Classify:
+    """Decide a group of a saved model by its maximum marginal: writes OUT, a table with one row per question."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    given: tuple[str, ...] = ()
+    """what is known, as NAME=VALUE"""
+    dataset: Literal["mnist", "fashion"] | None = None
+    """ask about the test images of this data set, and say how many answers are right"""
+    data: Path | None = None
+    """folder with the IDX files"""
+    want: str = "c"
+    out: Path = Path("runs/decisions.csv")
+    device: Device = "auto"
+    seed: int = 0
+
+
+def train(config: Train) -> str:
+    experiment, device = EXPERIMENTS[config.dataset], choose_device(config.device)
+    data = experiment.load("train", folder=config.data)
+    if config.labels is not None:
+        data = pc.datasets.keep_labels(data, config.labels, config.seed)
+    design = experiment.presets[config.preset]
+    if config.labels is not None and experiment.few_labels is not None:
+        design = experiment.few_labels
+    design = replace(design, updates=config.updates or design.updates)
+    engine = pc.Engine(device, compile=config.compile and device == "cuda")
+    learner = images.make_learner(design, data, engine, config.seed)
+    box = images.Config(resume=config.resume, minutes=config.minutes)
+    images.train(learner, design.updates, config.folder / "checkpoint", box, None)
+    learner.averaged.save(config.folder / "model", dtype=torch.bfloat16)
+    return f"model: {config.folder / 'model'}"
+
+
+def sample(config: Sample) -> str:
+    model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
+    given = {name: _rows(value, config.rows) for name, value in _given(model, config.given).items()}
+    pc.Engine(model.device).settle(lambda: pc.sample(model, rows=min(config.rows, 64), sweeps=1))
+    state = pc.sample(model, given, rows=config.rows, sweeps=config.sweeps, seed=config.seed)
+    config.out.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
+    np.savez_compressed(config.out / "samples.npz", **arrays)
+    written = [config.out / "samples.npz"]
+    for name in model.names:
+        if _is_picture(model.variables[name]):
+            with torch.no_grad():
+                mean = model(name, state).mean.cpu().clamp(0, 1)
+            shown = state[name].cpu() if name in given else mean
+            written.append(config.out / f"{'samples' if len(written) == 1 else name}.png")
+            _picture(shown).savefig(written[-1], dpi=150, bbox_inches="tight")
+    return "\n".join(f"written: {path}" for path in written)
+
+
+def classify(config: Classify) -> str:
+    model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
+    given, truth = _given(model, config.given), None
+    if config.dataset is not None:
+        test = EXPERIMENTS[config.dataset].load("test", folder=config.data)
+        given["x"], truth = test.state["x"], test.state["c"]
+    if not given:
+        raise InputError("nothing is given: say --given NAME=VALUE, or --dataset")
+    pc.Engine(model.device).settle(lambda: pc.sample(model, rows=64, sweeps=1))
+    answer = pc.query(model, given, [config.want], seed=config.seed)
+    if config.want not in answer.probabilities or answer.probabilities[config.want].ndim != 2:
+        raise InputError(f"{config.want!r} is {model.variables[config.want]}: only a categorical group is decided here")
+    probabilities, decided = answer.probabilities[config.want].cpu(), answer.decisions[config.want].cpu()
+    _write_table(config.out, decided, probabilities)
+    text = f"{len(decided)} decisions: {config.out}"
+    return text if truth is None else f"{text}\naccuracy: {accuracy(decided, truth):.4f}"
+
+
+def _write_table(path: Path, decided: Tensor, probabilities: Tensor) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["row", "decision", "probability"])
+        for row, (k, p) in enumerate(zip(decided.tolist(), probabilities.amax(-1).tolist(), strict=True)):
+            table.writerow([row, k, f"{p:.4f}"])
+
+
+def _given(model: pc.JointModel, words: tuple[str, ...]) -> dict[str, Tensor]:
+    return {name: _value(model, name, text) for name, text in (_split(word) for word in words)}
+
+
+def _split(word: str) -> tuple[str, str]:
+    name, equals, text = word.partition("=")
+    if not equals or not name or not text:
+        raise InputError(f"--given takes NAME=VALUE, found {word!r}")
+    return name, text
+
+
+def _value(model: pc.JointModel, name: str, text: str) -> Tensor:
+    model.check_names([name])
+    shape = model.variables[name].event_shape
+    path = Path(text)
+    if path.suffix == ".npy":
+        _must_exist(name, path)
+        return torch.as_tensor(np.load(path, allow_pickle=False))
+    if path.suffix == ".png":
+        _must_exist(name, path)
+        grey = torch.as_tensor(image.imread(path)).float()
+        grey = grey[..., :3].mean(-1) if grey.ndim == 3 else grey
+        return grey.expand(1, *shape) if grey.shape == shape[-2:] else grey.unsqueeze(0)
+    try:
+        numbers = torch.tensor([float(part) for part in text.split(",")])
+    except ValueError:
+        raise InputError(f"{name}={text}: neither numbers nor a .npy or .png file") from None
+    return numbers.view(-1, *[1] * len(shape)).expand(-1, *shape)
+
+
+def _must_exist(name: str, path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"{name}={path}: there is no such file")
+
+
+def _rows(value: Tensor, rows: int) -> Tensor:
+    return value.expand(rows, *value.shape[1:]) if len(value) == 1 else value
+
+
+def _is_picture(family: pc.Family) -> bool:
+    return (
+        len(family.event_shape) == 3 and family.event_shape[0] in (1, 3) and family.encoding_shape == family.event_shape
+    )
+
+
+def _picture(shown: Tensor):
+    columns = min(10, len(shown))
+    rows = [row for row in shown.split(columns) if len(row) == columns]
+    return grid([row.mean(1, keepdim=True) for row in rows[:20]])

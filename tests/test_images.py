@@ -1,0 +1,387 @@
+"""Image networks, conditions, augmentation, and the recipes that are made of them, on tiny shapes."""
+
+import gzip
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_fits, assert_mean
+
+import paracond as pc
+from paracond import augment, cli, exact
+from paracond.networks import image_network
+from paracond.recipes import fashion, images, images_experiment, mnist, timing
+
+KINDS = ("plain", "residual")
+
+
+def make(size=(1, 12, 10), kind="residual", binary=True, **latents):
+    torch.manual_seed(0)
+    groups = {"x": pc.Binary(size) if binary else pc.Real(size, scale="learned"), "c": pc.Categorical(3), **latents}
+    groups = groups if latents else groups | {"z": pc.Binary(5)}
+    networks = {name: image_network(groups, name, kind=kind, width=4) for name in groups}
+    return pc.JointModel({name: pc.Conditional(groups[name], network) for name, network in networks.items()})
+
+
+# --- networks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [(1, 28, 28), (3, 9, 6), (1, 12, 10)])
+def test_networks_have_the_right_shapes_and_every_parameter_a_gradient(kind, size):
+    quarter = tuple(-(-n // 4) for n in size[1:])
+    model = make(size, kind, z=pc.Binary(5), y=pc.Binary((2, *quarter)), w=pc.Real(3))
+    state = model.start(4, model.generator(0))
+    for name in model.names:
+        distribution = model(name, state)
+        assert distribution.scores(state[name]).shape == state[name].shape
+        distribution.log_prob(state[name]).sum().backward()
+        assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.conditional(name).parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_encoder_adds_linear_terms(kind):
+    """eq:mnist: logits(x, z) - logits(x, z') = (z - z')^T W, whatever x is."""
+    model = make(kind=kind).double()
+    state = {**model.start(6, model.generator(0))}
+    network = model.conditional("c").network
+    weight = network.linear[0].weight
+    other = {**state, "z": 1 - state["z"]}
+    gap = model("c", state).logits - model("c", other).logits
+    torch.testing.assert_close(gap, (state["z"] - other["z"]) @ weight.T)
+
+
+def test_what_a_network_reads_is_all_it_reads():
+    model = make(z=pc.Binary(5), y=pc.Binary((2, 3, 3)))
+    state = model.start(3, model.generator(0))
+    for name in model.names:
+        reads = model.conditional(name).reads
+        assert set(reads) == set(model.names) - {name}
+    groups = dict(model.variables)
+    blind = pc.Conditional(groups["c"], image_network(groups, "c", reads=["x"], width=4))
+    assert blind.reads == ("x",)
+    assert blind({"x": state["x"]}).logits.shape == (3, 3)
+
+
+def test_noise_that_depends_on_a_level():
+    """The decoder's log-scales are one number per level, the same for all pixels and whatever else is known."""
+    design = images.Design(latents=4, noise=(0.1, 0.4), width=4, width_class=4)
+    model = images.make_model(design, binary=False)
+    state = {**model.start(3, model.generator(0)), "t": torch.tensor([0, 1, 2])}
+    scales = model("x", state).variance.sqrt()
+    assert bool((scales.flatten(1) == scales.flatten(1)[:, :1]).all())
+    with torch.no_grad():
+        model.conditional("x").network.log_scales.copy_(torch.tensor([0.0, 0.1, 0.2]))
+    scales = model("x", state).variance.sqrt()[:, 0, 0, 0].detach()
+    assert scales[0] == pytest.approx(0.03) and bool((scales.diff() > 0.005).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_in_bfloat16_and_loaded_as_float32(kind, tmp_path):
+    model = make(kind=kind)
+    model.save(tmp_path / "model", dtype=torch.bfloat16)
+    again = pc.JointModel.load(tmp_path / "model")
+    assert again.dtype == torch.float32
+    for a, b in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a.to(torch.bfloat16).float(), b)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda v: image_network(v, "y"), "'y' and 'x' must be among the variables"),
+        (lambda v: image_network(v, "x", image="z"), r"'z' must have shape \(channels, height, width\)"),
+        (lambda v: image_network(v, "x", kind="deep"), "kind must be one of plain, residual, found 'deep'"),
+    ],
+)
+def test_bad_networks_are_refused(call, message):
+    with pytest.raises(pc.InputError, match=message):
+        call({"x": pc.Binary((1, 8, 8)), "z": pc.Binary(4)})
+
+
+# --- conditions -------------------------------------------------------------------------------------------------
+
+
+def conditioned():
+    variables = {"a": pc.Binary(1), "b": pc.Binary(1)}
+    level = {"t": pc.Condition(pc.Categorical(3), 1)}
+    everything = variables | {"t": level["t"].family}
+    torch.manual_seed(0)
+    conditionals = {n: pc.Conditional(v, pc.networks.mlp(everything, n, hidden=8)) for n, v in variables.items()}
+    return pc.JointModel(conditionals, conditions=level)
+
+
+def test_a_condition_is_read_never_redrawn_and_has_a_default(tmp_path):
+    model = conditioned()
+    assert model.names == ("a", "b")
+    state = model.start(5, model.generator(0))
+    assert torch.equal(state["t"], torch.ones(5).long())
+    other = model("a", {**state, "t": torch.full((5,), 2)}).logits
+    assert not torch.equal(model("a", state).logits, other)
+    given = pc.sample(model, {"t": torch.tensor([0, 2, 2])}, sweeps=3)
+    assert given["t"].tolist() == [0, 2, 2]
+    model.save(tmp_path / "m")
+    again = pc.JointModel.load(tmp_path / "m")
+    assert again.conditions == model.conditions
+    assert torch.equal(again("a", state).logits, model("a", state).logits)
+
+
+def test_the_joint_given_a_condition_is_exact():
+    """The chain with t given, and by default, against the enumerated kernel."""
+    model, rows = conditioned(), 20_000
+    for t in (1, 2):
+        condition = {"t": pc.Condition(pc.Categorical(3), t)}
+        fixed = pc.JointModel({n: model.conditional(n) for n in model.names}, conditions=condition)
+        law = exact.enumerate_model(fixed).limiting()
+        generator = model.generator(t)
+        state = model.start(rows, generator)
+        state = state if t == 1 else {**state, "t": torch.full((rows,), t)}  # 1 is the default
+        state = pc.Chain(model, generator=generator, per_row=True, batch=rows).run(state, 40)
+        code = torch.stack([state["a"][:, 0], state["b"][:, 0]], 1).long() @ torch.tensor([2, 1])
+        assert_fits(torch.bincount(code, minlength=4), law)
+
+
+def test_a_learner_learns_for_every_condition():
+    """a and b are independent given t; the chain's limit at each t has the shares of the data there."""
+    model = conditioned()
+    t = torch.arange(3).repeat(2000)
+    generator = torch.Generator().manual_seed(0)
+    data = {"t": t}
+    for name, shares in (("a", [0.2, 0.5, 0.9]), ("b", [0.7, 0.5, 0.1])):
+        data[name] = torch.bernoulli(torch.tensor(shares)[t], generator=generator).unsqueeze(1)
+    learner = pc.Learner(
+        model, pc.Data(data), chain_length=2, learning_rate=pc.schedules.cosine(0.02, 0.0, 600), average=0.99
+    )
+    learner.fit(600)
+    for k in range(3):
+        fixed = {"t": pc.Condition(pc.Categorical(3), k)}
+        again = pc.JointModel({n: learner.averaged.conditional(n) for n in model.names}, conditions=fixed)
+        law = exact.enumerate_model(again).limiting()
+        joint = torch.stack([data["a"][t == k, 0], data["b"][t == k, 0]], 1).long() @ torch.tensor([2, 1])
+        share = torch.bincount(joint, minlength=4) / 2000
+        assert exact.kl(share.double(), law.flatten()) < 0.01
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda m: m("t", m.start(2, m.generator(0))), "'t' is a condition: it is given"),
+        (lambda m: m.admit({"t": torch.tensor([3])}), "'t' has classes 0 to 2, found 3"),
+        (
+            lambda m: m.admit({"t": torch.tensor([1])}, {"t": torch.tensor([False])}),
+            "'t' is a condition: it must be observed everywhere",
+        ),
+        (
+            lambda m: pc.JointModel({"a": m.conditional("a")}, conditions={"a": pc.Condition(pc.Binary(1))}),
+            "'a' is both a condition and a group",
+        ),
+    ],
+)
+def test_bad_use_of_conditions_is_refused(call, message):
+    with pytest.raises(pc.InputError, match=message):
+        call(conditioned())
+
+
+# --- augmentation -----------------------------------------------------------------------------------------------
+
+
+def test_noise_levels_have_their_law_and_level_zero_is_untouched():
+    rows = 40_000
+    generator = torch.Generator().manual_seed(0)
+    for family, value in ((pc.Real(3), torch.rand(rows, 3)), (pc.Binary(3), (torch.rand(rows, 3) < 0.3).float())):
+        noise = augment.NoiseLevels("x", family, (0.1, 0.3), clean=0.4)
+        state = noise({"x": value, "c": torch.zeros(rows)}, generator)
+        assert_fits(torch.bincount(state["t"], minlength=3), torch.tensor([0.4, 0.3, 0.3], dtype=torch.float64))
+        gap = state["x"] - value
+        assert bool((gap[state["t"] == 0] == 0).all())
+        for k, scale in enumerate((0.1, 0.3)):
+            part = gap[state["t"] == k + 1].double().flatten()
+            # Real: variance scale^2; Binary: a share `scale` of coordinates flipped, so the mean square is scale.
+            assert_mean(part.square(), scale**2 if isinstance(family, pc.Real) else scale)
+
+
+def test_shifts_are_those_of_a_roll_with_empty_borders():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(300, 2, 6, 5) + 0.1
+    moved = augment.Shifts("x", pixels=2, moved=0.7)({"x": x}, generator)
+    seen = set()
+    for row in range(300):
+        found = [
+            (i, j) for i in range(-2, 3) for j in range(-2, 3) if torch.equal(moved["x"][row], rolled(x[row], i, j))
+        ]
+        assert len(found) == 1
+        seen.add(found[0])
+        assert int(moved["moved"][row]) or found[0] == (0, 0)
+    assert len(seen) == 25
+    assert_mean(moved["moved"].double(), 0.7)
+
+
+def rolled(image, down, right):
+    out = torch.zeros_like(image)
+    height, width = image.shape[-2:]
+    for i in range(height):
+        for j in range(width):
+            if 0 <= i - down < height and 0 <= j - right < width:
+                out[:, i, j] = image[:, i - down, j - right]
+    return out
+
+
+def test_mirrored_images_are_mirrored():
+    x = torch.rand(400, 1, 4, 4) + 0.1
+    state = augment.Shifts("x", 0, moved=1.0, mirrored=True)({"x": x}, torch.Generator().manual_seed(0))
+    mirrored = torch.tensor([torch.equal(a, b.flip(-1)) for a, b in zip(state["x"], x, strict=True)])
+    same = torch.tensor([torch.equal(a, b) for a, b in zip(state["x"], x, strict=True)])
+    assert bool((mirrored ^ same).all())
+    assert_mean(mirrored.double(), 0.5)
+
+
+def test_bad_noise_is_refused():
+    with pytest.raises(pc.InputError, match="noise is for Real and Binary groups"):
+        augment.NoiseLevels("c", pc.Categorical(3), (0.1,))
+    with pytest.raises(pc.InputError, match="noise needs positive scales"):
+        augment.NoiseLevels("x", pc.Real(3), (0.1, -0.1))
+
+
+# --- answers without a chain ------------------------------------------------------------------------------------
+
+
+def test_what_is_all_given_is_answered_by_the_conditional_itself():
+    groups = {"x": pc.Binary((1, 8, 8)), "c": pc.Categorical(3), "z": pc.Binary(4)}
+    torch.manual_seed(0)
+    networks = {n: image_network(groups, n, width=4, reads=["x"] if n == "c" else None) for n in groups}
+    model = pc.JointModel({n: pc.Conditional(groups[n], networks[n]) for n in groups}).double()
+    x = (torch.rand(2000, 1, 8, 8) < 0.5).double()
+    answer = pc.query(model, {"x": x}, ["c"], chains=3)
+    expected = model("c", {"x": x, "c": torch.zeros(2000).long(), "z": torch.zeros(2000, 4)}).mean.detach()
+    torch.testing.assert_close(answer.probabilities["c"], expected)
+    assert answer.diagnostics.converged and answer.diagnostics.sweeps == 0
+    assert answer.samples["c"].shape == (2000, 3)
+    drawn = torch.nn.functional.one_hot(answer.samples["c"], 3).double().mean(1)
+    for k in range(3):  # draws have the conditional's law
+        assert_mean(drawn[:, k] - expected[:, k], 0.0)
+    # with z wanted too there is a chain: it reads c
+    assert pc.query(model, {"x": x[:2]}, ["z"], chains=2, until=3).diagnostics.sweeps > 0
+
+
+def test_a_sample_starts_where_it_is_told():
+    model = make()
+    start = model.start(7, model.generator(3))
+    state = pc.sample(model, {"c": torch.arange(7) % 3}, start=start, sweeps=0)
+    assert torch.equal(state["x"], start["x"]) and torch.equal(state["z"], start["z"])
+    assert torch.equal(state["c"], torch.arange(7) % 3)
+    one = pc.sample(model, rows=10, sweeps=2, seed=1, chunk=4)
+    two = pc.sample(model, rows=10, sweeps=2, seed=1, chunk=4)
+    assert all(torch.equal(one[n], two[n]) for n in one) and len(one["x"]) == 10
+
+
+# --- recipes ----------------------------------------------------------------------------------------------------
+
+
+def write_idx(path, array):
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes(), 1))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A data set in the original layout, whose classes differ in where they are bright."""
+    generator = np.random.default_rng(0)
+    for split, rows in (("train", 1200), ("t10k", 100)):
+        labels = np.arange(rows) % 10
+        pictures = generator.integers(0, 60, (rows, 28, 28))
+        for row, label in enumerate(labels):
+            pictures[row, 2 * label : 2 * label + 6, 4:24] += 180
+        write_idx(tmp_path / f"{split}-images-idx3-ubyte.gz", pictures)
+        write_idx(tmp_path / f"{split}-labels-idx1-ubyte.gz", labels)
+    for module, load in ((mnist, pc.datasets.mnist), (fashion, pc.datasets.fashion)):
+        unchecked = lambda split, folder=None, load=load: load(split, folder=folder, verify=False)  # noqa: E731
+        changed = images_experiment.replace(module.EXPERIMENT, load=unchecked)
+        monkeypatch.setattr(module, "EXPERIMENT", changed)
+    from paracond.recipes import use
+
+    monkeypatch.setitem(use.EXPERIMENTS, "mnist", mnist.EXPERIMENT)
+    monkeypatch.setitem(use.EXPERIMENTS, "fashion", fashion.EXPERIMENT)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion"])
+@pytest.mark.parametrize("preset", ["best", "paper"])
+def test_the_recipes_run_in_small(name, preset, folder, capsys):
+    out = folder / "out"
+    options = ["--data", str(folder), "--out", str(out), "--device", "cpu", "--preset", preset]
+    cli.main(["reproduce", name, "--quick", *options])
+    record = json.loads((out / "results.json").read_text())
+    found = {metric["name"] for metric in record["metrics"]}
+    assert {"accuracy", "accuracy_top_half", "bits", "active_latents"} <= found
+    assert (name == "mnist") == ({"accuracy_100_labels", "accuracy_1000_labels", "accuracy_half_pixels"} <= found)
+    page = (out / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert pc.JointModel.load(out / "model").dtype == torch.float32
+
+
+def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatch):
+    tiny = images.small(mnist.EXPERIMENT.presets["best"])
+    from paracond.recipes import use
+
+    monkeypatch.setitem(use.EXPERIMENTS, "mnist", images_experiment.replace(mnist.EXPERIMENT, presets={"best": tiny}))
+    out = folder / "run"
+    train = ["train", "mnist", "--data", str(folder), "--out", str(out), "--device", "cpu"]
+    with pytest.raises(SystemExit, match=r"stopped at update \d+ of 30; continue with --resume"):
+        cli.main([*train, "--minutes", "0"])
+    with pytest.raises(SystemExit, match="--resume"):
+        cli.main(train)
+    cli.main([*train, "--resume"])
+    assert "model:" in capsys.readouterr().out
+    model = str(out / "model")
+    cli.main(["sample", model, "--given", "c=9", "--rows", "20", "--sweeps", "2", "--out", str(out)])
+    drawn = np.load(out / "samples.npz")
+    assert drawn["x"].shape == (20, 1, 28, 28) and set(drawn["c"]) == {9}
+    assert (out / "samples.png").stat().st_size > 1000
+    table = out / "decisions.csv"
+    cli.main(["classify", model, "--dataset", "mnist", "--data", str(folder), "--out", str(table)])
+    assert "accuracy: " in capsys.readouterr().out
+    assert len(table.read_text().splitlines()) == 101
+    np.save(out / "x.npy", drawn["x"])
+    cli.main(["classify", model, "--given", f"x={out / 'x.npy'}", "--out", str(table)])
+    assert len(table.read_text().splitlines()) == 21
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["sample", "{model}", "--given", "c"], "--given takes NAME=VALUE, found 'c'"),
+        (["sample", "{model}", "--given", "q=1"], "unknown variable 'q'"),
+        (["sample", "{model}", "--given", "c=11"], "'c' has classes 0 to 2, found 11"),
+        (["sample", "{model}", "--given", "c=nine"], "c=nine: neither numbers nor a .npy or .png file"),
+        (["sample", "{model}", "--given", "x=nowhere.npy"], "x=nowhere.npy: there is no such file"),
+        (["sample", "nowhere"], "nowhere/model.json does not exist: is nowhere a saved model?"),
+        (["classify", "{model}"], "nothing is given: say --given NAME=VALUE, or --dataset"),
+        (["classify", "{model}", "--given", "c=1", "--want", "x"], "'x' is Binary.* only a categorical group"),
+    ],
+)
+def test_bad_commands_name_what_is_wrong(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make().save("saved")
+    with pytest.raises(SystemExit, match=message):
+        cli.main([word.format(model="saved") for word in words])
+
+
+def test_work_is_counted():
+    """One linear layer: 2 B n m operations forward, twice that backward less the input's gradient."""
+    variables = {"a": pc.Binary(7), "b": pc.Binary(11)}
+    networks = {n: pc.networks.mlp(variables, n, hidden=5, depth=0) for n in variables}
+    model = pc.JointModel({n: pc.Conditional(variables[n], networks[n]) for n in variables})
+    work = timing.count_work(model, 32)
+    assert work.operations == 2 * 2 * 32 * 7 * 11  # forward, and the weight's gradient
+    assert work.bytes == 3 * 2 * 32 * (7 + 11) + timing.BYTES_PER_PARAMETER * (77 + (7 + 11) / 2)
+
+
+def test_labelled_examples_are_repeated():
+    data = pc.Data({"x": torch.zeros(1000, 2), "c": torch.arange(1000) % 10})
+    few = pc.datasets.keep_labels(data, 20, 0)
+    more = images.balanced(few, 0.25)
+    assert float(more.mask["c"].float().mean()) == pytest.approx(0.25, abs=0.01)
+    assert set(more.state["c"][more.mask["c"]].tolist()) == set(range(10))
+    assert images.balanced(data, 0.25) is data
