@@ -155,6 +155,16 @@ def test_the_demo_hides_halves_and_labels(hide_labels, hidden):
     assert float(data.mask["c"].double().mean()) == pytest.approx(labelled, abs=0.03)
 
 
+def test_the_demo_shifts_by_less_than_it_is_told():
+    """A linear ramp moved by d pixels changes by d everywhere but at the borders; by none, it stays as it is."""
+    ramp = torch.arange(8.0).repeat(50, 8)
+    generator = torch.Generator().manual_seed(0)
+    torch.testing.assert_close(demo.shifted(ramp, 0.0, generator), ramp)
+    moved = (demo.shifted(ramp, 0.7, generator) - ramp).view(50, 8, 8)[:, 1:-1, 1:-1]
+    torch.testing.assert_close(moved, moved[:, :1, :1].expand_as(moved), rtol=0, atol=1e-5)
+    assert 0.5 < float(moved.abs().max()) <= 0.7 + 1e-5
+
+
 # --- the README -------------------------------------------------------------------------------------------------
 
 
