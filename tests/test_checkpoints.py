@@ -67,6 +67,11 @@ def flat(value, place=""):
     return {place: value.clone() if isinstance(value, torch.Tensor) else value}
 
 
+def plain(part):
+    """The numbers and tensors of an object."""
+    return {n: v for n, v in vars(part).items() if isinstance(v, (int, float, torch.Tensor))}
+
+
 def picture(learner):
     """All that a learner has, independently of what `checkpoints` thinks it has."""
     weights = {"model": learner.model, "averaged": learner.averaged}
@@ -78,8 +83,11 @@ def picture(learner):
             "generator": learner.generator.get_state(),
             "torch": torch.get_rng_state(),
             "last": learner.scan.last,
-            **{n: v for n, v in vars(learner).items() if isinstance(v, (int, float, torch.Tensor))},
-            **{n: getattr(learner, n) for n in ("batch", "redrawn", "pool", "pool_mask", "pool_redrawn", "updates")},
+            **plain(learner),
+            "completion": plain(learner.completion),
+            "faults": plain(learner.faults),
+            **{n: getattr(learner, n) for n in ("batch", "redrawn", "updates")},
+            "pool": {n: getattr(learner.completion, n) for n in ("pool", "mask", "redrawn")},
         }
     )
 
@@ -477,7 +485,7 @@ def test_a_fault_leaves_the_last_checkpoint_and_is_written_beside_it(tmp_path):
 def test_a_fault_that_was_not_yet_noticed_is_not_saved(tmp_path):
     """Recorded programs only write it down."""
     learner = make()
-    learner.fault.copy_(torch.tensor([0, 1, 0]))
+    learner.faults.first.copy_(torch.tensor([0, 1, 0]))
     with pytest.raises(pc.NonFiniteError, match="the loss of 'c' is not finite at step 0"):
         checkpoints.save(learner, tmp_path)
     assert not checkpoints.exists(tmp_path)

@@ -89,11 +89,28 @@ def test_read_back_is_a_bound_when_marginals_shift():
 
 
 def test_real_and_categorical_latents_have_usage_too():
+    """Against the exact joint: H(k) - E H(k | x, z) for the label; for the real latent the entropy of the Gaussian with
+    its exact variance, less that of its noise."""
     variables = {"x": pc.Binary(6), "z": pc.Real(2, scale=0.5), "k": pc.Categorical(3)}
-    pair = Pairwise(variables, seed=1, strength=1.5)
-    data = pc.Data({"x": torch.rand(2000, 6, generator=torch.Generator().manual_seed(0)).round()})
-    for name in ("z", "k"):
-        assert latent_usage(pair.model, data, name).count > 0
+    pair = Pairwise(variables, seed=1, strength=0.6)
+    states, p, means = pair.joint()
+    rows, generator = 40_000, torch.Generator().manual_seed(0)
+    index = torch.multinomial(p, rows, replacement=True, generator=generator)
+    drawn = {n: v[index].to(torch.float64) if n == "x" else v[index] for n, v in states.items()}
+    noise = torch.randn(rows, 2, generator=generator, dtype=torch.float64)
+    drawn["z"] = means[index] + 0.5 * noise
+    data = pc.Data({"x": drawn["x"]})
+    label = latent_usage(pair.model, data, "k")
+    share = torch.zeros(3, dtype=torch.float64).index_add_(0, states["k"], p)
+    entropy = pair.model("k", drawn).entropy.detach()
+    expected = float(-(share * share.log()).sum() - entropy.mean())
+    error = 2**0.5 * float(entropy.std()) / rows**0.5  # of the estimate, and of what it is compared with
+    assert expected > 0.05 and abs(float(label.information) - expected) < 2 * SIGMAS * error
+    real = latent_usage(pair.model, data, "z")
+    variance = (p[:, None] * means**2).sum(0) - ((p[:, None] * means).sum(0)) ** 2 + 0.25
+    spread = (drawn["z"] - drawn["z"].mean(0)) ** 2
+    error = 0.5 * spread.std(0) / rows**0.5 / variance  # half the relative error of a variance
+    assert bool(((real.information - 0.5 * (variance / 0.25).log()).abs() < 2 * SIGMAS * error).all())
     with pytest.raises(pc.InputError, match="'x' is observed in the data"):
         latent_usage(pair.model, data, "x")
 

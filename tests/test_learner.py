@@ -132,9 +132,9 @@ def test_fresh_rows_come_from_the_pool_whole_and_in_order():
         learner.step_count += 1
         new = slice(int(learner.first), int(learner.first) + int(learner.count))
         used += range(new.start, new.stop)
-        fresh, examples = {n: v[new] for n, v in learner.pool.items()}, learner.index[new]
+        fresh, examples = {n: v[new] for n, v in learner.completion.pool.items()}, learner.completion.index[new]
         known = data.mask["b"][examples]
-        assert torch.equal(learner.pool_redrawn["b"][new], ~known)
+        assert torch.equal(learner.completion.redrawn["b"][new], ~known)
         assert all(torch.equal(fresh[n], state[n][examples]) for n in "ac")
         assert torch.equal(fresh["b"][known], state["b"][examples][known])
         rest = Counter(rows_of(learner.batch)) - Counter(rows_of(fresh))
@@ -187,13 +187,13 @@ def test_literal_chains_all_have_the_same_length():
         form="literal",
         optimiser=still,
     )
-    fresh, original = [], learner._fill_pool
+    fresh, original = [], learner.completion.fill
 
     def note():
         fresh.append(learner.step_count)
         original()
 
-    learner._fill_pool = note
+    learner.completion.fill = note
     for _ in range(9):
         learner.step()
     assert fresh == [0, 3, 6]
@@ -212,8 +212,8 @@ def test_every_example_is_used_once_per_pass():
     learner = pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 30, 2)), batch_size=10, optimiser=still)
     seen = []
     for _ in range(6):
-        learner._fill_pool()
-        seen += learner.index.tolist()
+        learner.completion.fill()
+        seen += learner.completion.index.tolist()
     assert sorted(seen[:30]) == sorted(seen[30:]) == list(range(30)) != seen[:30]
 
 
@@ -231,7 +231,7 @@ def test_completion_draws_from_the_posterior_for_every_pattern():
         "c": third != 1,
     }
     learner = pc.Learner(pair.model, pc.Data(state, mask), completion_steps=25)
-    completed, redrawn = learner.complete(torch.arange(rows))
+    completed, redrawn = learner.completion.complete(torch.arange(rows))
     patterns = [
         {"u": torch.tensor([1.0, 0.0]), "c": torch.tensor(2)},
         {"u": pc.Observed(torch.tensor([1.0, 0.0]), torch.tensor([True, False]))},
@@ -242,7 +242,7 @@ def test_completion_draws_from_the_posterior_for_every_pattern():
         counts = torch.bincount(state_index(finite, part), minlength=finite.limiting().numel())
         assert_fits(counts, finite.posterior(given))
     last = [n for n, flags in redrawn.items() if bool(flags.any())]
-    assert len(last) == 1 and torch.equal(redrawn[last[0]], ~learner.observed[last[0]])
+    assert len(last) == 1 and torch.equal(redrawn[last[0]], ~learner.completion.observed[last[0]])
 
 
 def test_values_that_are_not_observed_are_never_read():
@@ -431,6 +431,9 @@ def good():
         (good, {"batch_size": 0}, "batch_size must be a whole number, at least 1, found 0"),
         (good, {"completion_steps": 1.5}, "completion_steps must be a whole number"),
         (good, {"average": 2.0}, "average must be in"),
+        (good, {"chain_length": "long"}, "chain_length must be a number or a function of the step, found 'long'"),
+        (lambda: pc.Data([1]), {}, "data must be a dictionary by the names of groups, found list"),
+        (lambda: pc.Data({"a": "b"}), {}, "'a' must be a tensor or nested lists of numbers, found 'b'"),
         (lambda: {"a": torch.tensor([0])}, {}, "a Learner takes Data"),
     ],
 )

@@ -9,8 +9,9 @@ from paracond.chain import Chain
 from paracond.conditionals import Conditional
 from paracond.engine import Engine
 from paracond.families import Binary, Categorical, Distribution, Family, Real
+from paracond.faults import NonFiniteError
 from paracond.joint import Condition, JointModel
-from paracond.learner import Learner, NonFiniteError
+from paracond.learner import Learner
 from paracond.queries import Answer, NotMixedWarning, impute, query, sample
 from paracond.state import Data, InputError, Mask, Observed, State
 

@@ -14,17 +14,16 @@ condition tells shifted images from those as they were, so that generated ones s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from paracond.completion import Augment
 from paracond.families import Binary, Categorical, Family, Real
 from paracond.joint import Condition
 from paracond.state import InputError, State
-
-Augment = Callable[[State, torch.Generator], State]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from paracond import storage
-from paracond.learner import Info, Learner, NonFiniteError
+from paracond.faults import NonFiniteError
+from paracond.learner import Info, Learner
 from paracond.progress import track
 from paracond.state import InputError
 
@@ -64,7 +65,7 @@ def fit(
             if place is not None and time.monotonic() >= due:
                 save(learner, place)
                 due = time.monotonic() + every
-        learner.raise_fault()
+        learner.faults.raise_first()
         if place is not None:
             save(learner, place)
     if interrupted.is_set():
@@ -79,7 +80,7 @@ def exists(folder: str | Path) -> bool:
 
 def save(learner: Learner, folder: str | Path) -> None:
     """Write or replace the checkpoint in a folder; a fault not yet noticed is raised instead (NonFiniteError)."""
-    learner.raise_fault()
+    learner.faults.raise_first()
     _write(learner, folder)
 
 
@@ -104,7 +105,7 @@ def restore(learner: Learner, folder: str | Path) -> None:
     for name, found in optimisers.items():
         optimiser = learner.optimisers[name]
         optimiser.load_state_dict(_adapted(optimiser, found))
-    learner.order = tensors["free/order"].to(learner.order.device)
+    learner.completion.order = tensors["free/order"].to(learner.model.device)
     _set_counters(learner, state["counters"])
     _set_random(learner, fixed)
 
@@ -114,7 +115,7 @@ def restore(learner: Learner, folder: str | Path) -> None:
 
 def _write(learner: Learner, folder: str | Path) -> None:
     storage.require_format(folder, FORMAT)  # a model that was saved here must not be lost
-    tensors = {**_buffers(learner), **_random(learner), "free/order": learner.order}
+    tensors = {**_buffers(learner), **_random(learner), "free/order": learner.completion.order}
     state = {
         "identity": _identity(learner),
         "counters": _counters(learner),
@@ -132,7 +133,7 @@ def _identity(learner: Learner) -> dict:
     found = {
         "device": model.device.type,
         "batch size": learner.batch_size,
-        "number of examples": learner.rows,
+        "number of examples": learner.completion.rows,
         **{f"variable {name!r}": family.describe() for name, family in model.variables.items()},
     }
     for name, optimiser in learner.optimisers.items():
@@ -148,10 +149,11 @@ def _buffers(learner: Learner) -> dict[str, Tensor]:
         "averaged": _weights(learner.averaged),
         "batch": learner.batch,
         "redrawn": learner.redrawn,
-        "pool": learner.pool,
-        "pool_mask": learner.pool_mask,
-        "pool_redrawn": learner.pool_redrawn,
-        "learner": {"index": learner.index, "ranks": learner.ranks, "clock": learner.clock, "fault": learner.fault},
+        "pool": learner.completion.pool,
+        "pool_mask": learner.completion.mask,
+        "pool_redrawn": learner.completion.redrawn,
+        "learner": {"index": learner.completion.index, "ranks": learner.ranks},
+        "faults": {"clock": learner.faults.clock, "first": learner.faults.first},
     }
     return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
@@ -185,7 +187,7 @@ def _counters(learner: Learner) -> dict:
     return {
         "step_count": learner.step_count,
         "age": learner.age,
-        "left": learner.left,
+        "left": learner.completion.left,
         "due": learner.due,
         "replacements": learner.replacements,
         "threads": torch.get_num_threads(),
@@ -196,7 +198,7 @@ def _counters(learner: Learner) -> dict:
 
 def _set_counters(learner: Learner, found: Mapping) -> None:
     learner.step_count, learner.age = found["step_count"], found["age"]
-    learner.left, learner.due, learner.replacements = found["left"], found["due"], found["replacements"]
+    learner.completion.left, learner.due, learner.replacements = found["left"], found["due"], found["replacements"]
     learner.updates.update(found["updates"])
     torch.set_num_threads(found["threads"])  # sums depend on it in their last digits
     learner.scan.last = found["last"]

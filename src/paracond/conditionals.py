@@ -23,6 +23,9 @@ class Conditional(nn.Module):
 
     def __init__(self, family: Family, network: nn.Module):
         super().__init__()
+        if not isinstance(family, Family) or not isinstance(network, nn.Module):
+            found = f"{type(family).__name__} and {type(network).__name__}"
+            raise InputError(f"Conditional takes a family and a network, found {found}")
         self.family = family
         self.network = network
         self.shared = nn.ParameterDict(family.shared_parameters())

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from paracond import networks, storage
 from paracond.conditionals import Conditional
 from paracond.families import Distribution, Family, family_from
-from paracond.state import InputError, Mask, State, expand_mask, row_count
+from paracond.state import InputError, Mask, State, as_numbers, expand_mask, row_count
 
 FORMAT = "paracond model 1"
 HALF = (torch.bfloat16, torch.float16)
@@ -123,7 +123,7 @@ class JointModel(nn.Module):
         """
         mask = mask or {}
         self.check_names([*state, *mask])
-        state = {name: torch.as_tensor(value) for name, value in state.items()}
+        state = {name: as_numbers(name, value) for name, value in state.items()}
         for name, value in state.items():
             self.variables[name].check_shape(name, value)
         rows = row_count(state) if rows is None or state else rows
@@ -193,7 +193,7 @@ def _normalised(names: tuple[str, ...], alpha: Mapping[str, float] | None) -> di
         return {name: 1 / len(names) for name in names}
     if set(alpha) != set(names):
         raise InputError(f"alpha must weigh exactly {', '.join(names)}, found {', '.join(alpha)}")
-    if any(not weight > 0 for weight in alpha.values()):
+    if any(not isinstance(weight, (int, float)) or not weight > 0 for weight in alpha.values()):
         raise InputError(f"every alpha must be positive, found {dict(alpha)}")
     total = sum(alpha.values())
     return {name: alpha[name] / total for name in names}

@@ -1,7 +1,6 @@
 """Algorithm 1: learning a joint distribution from examples with any pattern of missing values.
 
-I.  Complete: unobserved values start at random; then `completion_steps` times every unobserved group of the example,
-    in random order, is redrawn x_i ~ p_theta_i(x_i | x_-i) with the observed values clamped.
+I.  Complete the example (see `completion`): its missing values are drawn by the model, the observed ones clamped.
 II. Learn: n times, choose a group i by the scan, update theta_i along grad log p_theta_i(x_i | x_-i), redraw x_i.
 
 Step II comes in two forms.
@@ -20,9 +19,6 @@ Two choices that the paper leaves open:
   update). Such coordinates only add noise and are left out of the loss. The mean is still over all rows, so the
   expected gradient is the same.
 
-Examples are completed a whole batch at a time, into a pool from which the next updates (n of them, on average) take
-their fresh rows: many small batches would be much dearer. Their draws are then up to n updates old.
-
 n = 1 on complete data is pseudo-likelihood.
 """
 
@@ -36,30 +32,22 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from paracond.chain import Scan, full_clamp, redraw
-from paracond.engine import Engine, Watch
+from paracond.chain import Scan
+from paracond.completion import Augment, Completion, blank, flags
+from paracond.engine import Engine
+from paracond.faults import Faults, NonFiniteError
 from paracond.joint import JointModel
 from paracond.progress import track
 from paracond.schedules import Schedule, as_schedule
-from paracond.state import Data, InputError, Mask, State, merge, take
+from paracond.state import Data, InputError
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
-Augment = Callable[[State, torch.Generator], State]
 SHUFFLES = 64
-SUSPECTS = ("the loss", "the gradient", "a draw", "a completion")
 
 
 def adam(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The default optimiser of every conditional."""
     return torch.optim.Adam(parameters, lr=1e-3, fused=True)
-
-
-class NonFiniteError(ArithmeticError):
-    """A loss, gradient or draw that is NaN or infinite. The model and the running batch are as before that update."""
-
-    def __init__(self, variable: str, step: int, what: str):
-        super().__init__(f"{what} of {variable!r} is not finite at step {step}; the last good state is kept")
-        self.variable, self.step = variable, step
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,26 +99,19 @@ class Learner:
             raise InputError(f"a Learner takes Data(values, mask), found {type(data).__name__}")
         self.model = model
         self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
-        self.chain_length = as_schedule(chain_length)
-        self.learning_rate = None if learning_rate is None else as_schedule(learning_rate)
-        self.completion_steps, self.batch_size = completion_steps, batch_size
+        self.chain_length = as_schedule("chain_length", chain_length)
+        self.learning_rate = None if learning_rate is None else as_schedule("learning_rate", learning_rate)
+        self.batch_size = batch_size
         self.form, self.draw, self.skip_redrawn, self.clip, self.decay = form, draw, skip_redrawn, clip, average
-        self.augment = augment
         self.generator = model.generator(seed)
         self.host = torch.Generator().manual_seed(seed)  # choices that are made on the host
         self.scan = Scan(model.names, model.alpha, scan, self.host)
         self.step_count = self.age = 0
-        self._take_data(data)
+        self.faults = Faults(model, self.engine)
+        sources = self.engine, self.faults, self.generator, self.host
+        self.completion = Completion(model, data, batch_size, completion_steps, augment, *sources)
         self._make_optimisers(optimiser)
         self._make_buffers()
-
-    def _take_data(self, data: Data) -> None:
-        self.examples, self.observed = self.model.admit(data.state, data.mask)
-        if not any(bool(mask.any()) for mask in self.observed.values()):
-            raise InputError("everything is missing: no value of the data is observed")
-        full_clamp(self.model, self.observed)
-        self.rows = len(data)
-        self.missing = [name for name in self.model.names if not bool(self.observed[name].all())]
 
     def _make_optimisers(self, optimiser: Optimiser) -> None:
         model, engine = self.model, self.engine
@@ -152,34 +133,18 @@ class Learner:
     def _make_buffers(self) -> None:
         """Tensors that stay where they are, for the programs that work on them."""
         model, size, device = self.model, self.batch_size, self.model.device
-        self.batch, self.pool = self._blank(), self._blank()
-        self.redrawn, self.pool_mask, self.pool_redrawn = self._flags(), self._flags(), self._flags()
-        self.order = torch.empty(0, dtype=torch.long, device=device)  # examples still to come in this pass
-        self.index = torch.zeros(size, dtype=torch.long, device=device)  # examples in the pool
-        self.left, self.due = 0, float(size)  # rows left in the pool; rows of the batch to be replaced
+        self.batch = blank(model, size)
+        self.redrawn = flags(self.batch)
+        self.due = float(size)  # rows of the batch to be replaced
         self.ranks = torch.zeros(SHUFFLES, size, dtype=torch.long, device=device)  # orders of rows, for replacements
         self.replacements, self.turn = 0, torch.zeros(1, dtype=torch.long, device=device)
         self.first, self.count = torch.zeros(2, dtype=torch.long, device=device)  # which rows of the pool come next
         self.weight = torch.ones((), device=device)  # of the new parameters in their moving average
         self.losses = {n: torch.zeros((), device=device, dtype=model.dtype) for n in model.names}
-        self.clock = torch.zeros((), dtype=torch.long, device=device)
-        self.fine = torch.ones((), dtype=torch.bool, device=device)
-        self.fault = torch.full((3,), -1, dtype=torch.long, device=device)  # step, variable and suspect, the first time
-        self.watch = Watch(self.fault[0])
         program = partial(self.engine.program, generator=self.generator)
-        self.start_pool = program(self._start_pool)
-        self.complete_pool = {n: program(partial(self._complete_pool, n)) for n in self.missing}
         self.shuffle = program(self._shuffle)
         self.replace_rows = program(self._replace_rows)
         self.update = {n: program(partial(self._update, n)) for n in model.names}
-
-    def _blank(self) -> State:
-        size, model = self.batch_size, self.model
-        zeros = {n: torch.zeros(size, *f.event_shape, device=model.device) for n, f in model.variables.items()}
-        return {n: model.variables[n].store(value, model.dtype) for n, value in zeros.items()}
-
-    def _flags(self) -> Mask:
-        return {n: torch.zeros_like(v, dtype=torch.bool) for n, v in self._blank().items()}
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -187,7 +152,7 @@ class Learner:
         """Do `steps` updates, yielding after each."""
         for _ in track(range(steps), "learning", progress):
             yield self.step()
-        self.raise_fault()
+        self.faults.raise_first()
 
     def fit(self, steps: int, progress: bool | None = None) -> JointModel:
         """Do `steps` updates; returns the averaged model."""
@@ -200,8 +165,7 @@ class Learner:
         length = self.chain_length(self.step_count)
         if not length >= 1:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
-        if self.watch.raised():
-            self.raise_fault()
+        self.faults.look()
         self._replace_due(length)
         name = self.scan.next()
         self._set_rates(name)
@@ -211,81 +175,29 @@ class Learner:
         self.age += 1
         return Info(self.step_count, name, self.losses[name].clone(), length)
 
-    # --- step I -------------------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def complete(self, index: Tensor) -> tuple[State, Mask]:
-        """Step I for these examples. Also returns where values are fresh draws given all the rest."""
-        state, mask = self._started(index)
-        last = None
-        for last in self._completion_order():
-            state[last] = redraw(self.model, last, state, mask[last], self.generator).value
-        return state, {name: ~m if name == last else torch.zeros_like(m) for name, m in mask.items()}
-
-    def _started(self, index: Tensor) -> tuple[State, Mask]:
-        known, mask = take(self.examples, index), take(self.observed, index)
-        if self.augment is not None:
-            known = self.augment(known, self.generator)
-        return merge(mask, known, self.model.start(len(index), self.generator)), mask
-
-    def _completion_order(self) -> Iterator[str]:
-        """`completion_steps` times all groups with missing values, each time in random order."""
-        for _ in range(self.completion_steps):
-            for k in torch.randperm(len(self.missing), generator=self.host).tolist():
-                yield self.missing[k]
-
-    def _fill_pool(self) -> None:
-        """Complete the next examples of an endless sequence of shuffled passes over the data."""
-        while len(self.order) < self.batch_size:
-            again = torch.randperm(self.rows, generator=self.generator, device=self.model.device)
-            self.order = torch.cat([self.order, again])
-        self.index.copy_(self.order[: self.batch_size])
-        self.order = self.order[self.batch_size :]
-        self.left = self.batch_size
-        self.start_pool()
-        for name in self._completion_order():
-            self.complete_pool[name]()
-
-    @torch.no_grad()
-    def _start_pool(self) -> None:
-        state, mask = self._started(self.index)
-        for name in self.model.variables:
-            self.pool[name].copy_(state[name])
-            self.pool_mask[name].copy_(mask[name])
-            self.pool_redrawn[name].fill_(False)
-
-    @torch.no_grad()
-    def _complete_pool(self, name: str) -> None:
-        with self.engine.precision():
-            value = redraw(self.model, name, self.pool, self.pool_mask[name], self.generator).value
-        good = self._require_finite(name, {"a completion": value.sum()})
-        torch.where(good, value, self.pool[name], out=self.pool[name])
-        for other, flags in self.pool_redrawn.items():
-            flags.copy_(~self.pool_mask[name]) if other == name else flags.fill_(False)
-
     # --- replacement --------------------------------------------------------------------------------------------
 
     def _replace_due(self, length: float) -> None:
         """Put fresh rows in place of those that are due: all of them at a time, or 1/n of them (what does not come
         out even, or is not in the pool any more, is due at the next update)."""
-        size = self.batch_size
+        size, source = self.batch_size, self.completion
         if self.step_count > 0:
             self.due += size / length if self.form == "running" else size * (self.age >= round(length))
         if self.due < 1:
             return
-        if self.left == 0:
-            self._fill_pool()
+        if source.left == 0:
+            source.fill()
         if self.form == "literal" and self.step_count > 0:
             self.scan.restart()  # or, with some lengths, the same group would always meet the data first
-        count = min(int(self.due), self.left)
+        count = min(int(self.due), source.left)
         if self.replacements % SHUFFLES == 0:
             self.shuffle()
         self.turn.fill_(self.replacements % SHUFFLES)
         self.replacements += 1
-        self.first.fill_(size - self.left)
+        self.first.fill_(size - source.left)
         self.count.fill_(count)
         self.replace_rows()
-        self.due, self.left, self.age = self.due - count, self.left - count, 0
+        self.due, source.left, self.age = self.due - count, source.left - count, 0
 
     @torch.no_grad()
     def _shuffle(self) -> None:
@@ -296,7 +208,8 @@ class Learner:
     def _replace_rows(self) -> None:
         rank = self.ranks.index_select(0, self.turn).squeeze(0)
         chosen, source = rank < self.count, (self.first + rank).clamp(max=self.batch_size - 1)
-        for buffers, fresh in ((self.batch, self.pool), (self.redrawn, self.pool_redrawn)):
+        pairs = ((self.batch, self.completion.pool), (self.redrawn, self.completion.redrawn))
+        for buffers, fresh in pairs:
             for name, buffer in buffers.items():
                 wide = chosen.view(-1, *[1] * (buffer.ndim - 1))
                 torch.where(wide, fresh[name][source], buffer, out=buffer)
@@ -324,7 +237,7 @@ class Learner:
         kept = torch.where(_like(self.redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
         norm = self._gradient(name, -kept.sum() / self.batch_size)
         value = distribution.sample(self.generator)
-        good = self._require_finite(name, {"the loss": loss, "the gradient": norm, "a draw": value.sum()})
+        good = self.faults.check(name, {"the loss": loss, "the gradient": norm, "a draw": value.sum()})
         if self.draw == "after":
             value, good = self._draw_after(name, good)
         else:
@@ -332,7 +245,7 @@ class Learner:
         with torch.no_grad():
             torch.where(good, value, self.batch[name], out=self.batch[name])
             self.losses[name].copy_(loss)
-            self.clock.add_(1)
+            self.faults.clock.add_(1)
             for other, flags in self.redrawn.items():
                 flags.fill_(other == name)
 
@@ -346,7 +259,7 @@ class Learner:
         with self.engine.precision():
             drawn = self.model(name, self.batch).sample(self.generator)
         try:
-            fine = self._require_finite(name, {"a draw": drawn.sum()})
+            fine = self.faults.check(name, {"a draw": drawn.sum()})
         except NonFiniteError:
             fine = torch.zeros_like(good)
             raise
@@ -379,30 +292,6 @@ class Learner:
             self.engine.move_towards(self.averages[name], now, weight)
             for average, value in self.buffers[name]:
                 average.copy_(value)
-
-    # --- what is not finite -------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def _require_finite(self, name: str, numbers: dict[str, Tensor]) -> Tensor:
-        """Whether nothing has gone wrong so far. A fault is raised at once where looking costs nothing; in a recorded
-        program the first one is written down, and nothing changes from then on."""
-        bad = ~torch.stack([number.double() for number in numbers.values()]).isfinite()
-        if not self.engine.captures:
-            for what, wrong in zip(numbers, bad.tolist(), strict=True):
-                if wrong:
-                    raise NonFiniteError(name, self.step_count, what)
-            return self.fine
-        suspect = bad.to(torch.uint8).argmax() + SUSPECTS.index(next(iter(numbers)))
-        found = torch.stack([self.clock, torch.full_like(self.clock, self.model.index(name)), suspect])
-        first = bad.any() & (self.fault[0] < 0)
-        torch.where(first, found, self.fault, out=self.fault)
-        return self.fault[0] < 0
-
-    def raise_fault(self) -> None:
-        """Raise the first fault of the programs so far, if there was one; waits for them."""
-        step, variable, suspect = self.fault.tolist()
-        if step >= 0:
-            raise NonFiniteError(self.model.names[variable], step, SUSPECTS[suspect])
 
 
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:

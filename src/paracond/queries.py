@@ -27,7 +27,7 @@ from torch import Tensor
 from paracond.chain import Chain, Observer, redraw
 from paracond.joint import JointModel
 from paracond.observers import Marginals, Monitor, summary
-from paracond.state import Data, InputError, Mask, Observed, State, merge, row_count, take
+from paracond.state import Data, InputError, Mask, Observed, State, as_numbers, merge, named, row_count, take
 
 Given = Mapping[str, Tensor | Observed]
 
@@ -116,14 +116,7 @@ def _check_numbers(until: int | str, rows: int, chains: int, warmup: int | None,
     whole = isinstance(until, int) and not isinstance(until, bool) and until > 0
     if not whole and until != "converged":
         raise InputError(f'until must be "converged" or a positive number of sweeps, found {until!r}')
-    for what, found, least in (
-        ("rows", rows, 1),
-        ("chains", chains, 1),
-        ("warmup", warmup or 0, 0),
-        ("limit", limit, 1),
-    ):
-        if not isinstance(found, int) or found < least:
-            raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
+    _at_least({"rows": (rows, 1), "chains": (chains, 1), "warmup": (warmup or 0, 0), "limit": (limit, 1)})
     if until == "converged" and chains < 2:
         raise InputError("one chain cannot tell whether it has converged: use chains=2 or more, or until=<sweeps>")
 
@@ -146,6 +139,7 @@ def sample(
     It starts at random, or at the values of `start`. `chunk` rows run at a time (as many as suit the device).
     `model(name, state).mean` is then what a picture usually shows: the mean of p(x | z) at the last z.
     """
+    _at_least({"rows": (rows, 1), "sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
     known, mask = _known(model, given or {}, rows)
     begin, _ = model.admit(start or {}, rows=row_count(known))
     generator = model.generator(seed)
@@ -177,10 +171,17 @@ def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> 
     return merge(mask, known, filled)
 
 
+def _at_least(numbers: Mapping[str, tuple[int, int]]) -> None:
+    for what, (found, least) in numbers.items():
+        if not isinstance(found, int) or found < least:
+            raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
+
+
 def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
     """What is given, as values and full masks of all variables; single rows are repeated."""
-    observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in given.items()}
-    values = {k: torch.as_tensor(v.value) for k, v in observed.items()}
+    parts = named("what is given", given)
+    observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in parts.items()}
+    values = {k: as_numbers(k, v.value) for k, v in observed.items()}
     masks = {k: torch.as_tensor(v.mask) for k, v in observed.items() if v.mask is not None}
     model.check_names(values)
     for name, value in values.items():
@@ -194,6 +195,8 @@ def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
 def _wanted(model: JointModel, mask: Mask, want: Iterable[str] | None) -> list[str]:
     if want is None:
         return [name for name in model.names if not bool(mask[name].all())]
+    if not isinstance(want, Iterable):
+        raise InputError(f"want must be names of groups, found {want!r}")
     wanted = [want] if isinstance(want, str) else list(want)
     model.check_names(wanted)
     return wanted

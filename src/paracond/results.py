@@ -101,7 +101,8 @@ def command() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source tree that runs, with + where it has changes; None outside a checkout."""
+    """The commit of the source tree that runs, with + where it has changes. A copy without its history is told by
+    $PARACOND_COMMIT; else it is None there."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -113,7 +114,7 @@ def commit() -> str | None:
         changed = "+" if git("status", "--porcelain", "--", ".") else ""
         return git("rev-parse", "--short=12", "HEAD") + changed
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("PARACOND_COMMIT")
 
 
 def hardware(device: str) -> str:

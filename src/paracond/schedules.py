@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from paracond.state import InputError
+
 Schedule = Callable[[int], float]
 
 
@@ -22,5 +24,7 @@ def cosine(start: float, end: float, steps: int) -> Schedule:
     return lambda step: end + (start - end) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / max(1, steps))))
 
 
-def as_schedule(value: float | Schedule) -> Schedule:
+def as_schedule(what: str, value: float | Schedule) -> Schedule:
+    if not callable(value) and not isinstance(value, (int, float)):
+        raise InputError(f"{what} must be a number or a function of the step, found {value!r}")
     return value if callable(value) else constant(value)

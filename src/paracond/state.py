@@ -42,7 +42,7 @@ class Data:
     mask: Mask
 
     def __init__(self, state: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None):
-        state = {name: torch.as_tensor(value) for name, value in state.items()}
+        state = {name: as_numbers(name, value) for name, value in named("data", state).items()}
         for name, value in state.items():
             if value.ndim == 0:
                 raise InputError(f"{name!r} of the data must have rows, found the single number {value.item()}")
@@ -67,6 +67,26 @@ class Data:
 
     def to(self, device: torch.device | str) -> Data:
         return Data({k: v.to(device) for k, v in self.state.items()}, {k: v.to(device) for k, v in self.mask.items()})
+
+
+def as_numbers(name: str, value) -> Tensor:
+    """A tensor from what can be one: a tensor, an array, nested lists."""
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{name!r} must be a tensor or nested lists of numbers, found {value!r:.60}: {error}"
+        ) from None
+    if tensor.is_complex():
+        raise InputError(f"{name!r} must be real numbers, found {tensor.dtype}")
+    return tensor
+
+
+def named(what: str, groups) -> dict:
+    """A dictionary by names, or a clear refusal."""
+    if not isinstance(groups, Mapping):
+        raise InputError(f"{what} must be a dictionary by the names of groups, found {type(groups).__name__}")
+    return dict(groups)
 
 
 def row_count(state: Mapping[str, Tensor]) -> int:

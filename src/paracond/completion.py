@@ -1,0 +1,120 @@
+"""Step I of Algorithm 1: examples with missing values, completed.
+
+Unobserved values start at random; then `steps` times every unobserved group of the example, in random order, is redrawn
+x_i ~ p_theta_i(x_i | x_-i) with the observed values clamped.
+
+Examples are completed a whole batch at a time, into a pool from which the next updates take their fresh rows: many
+small batches would be much dearer. Their draws are then as old as the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from paracond.chain import full_clamp, redraw
+from paracond.engine import Engine
+from paracond.faults import Faults
+from paracond.joint import JointModel
+from paracond.state import Data, InputError, Mask, State, merge, take
+
+Augment = Callable[[State, torch.Generator], State]
+
+
+class Completion:
+    """The examples, and a pool of `size` completed ones, of which `left` are not used yet.
+
+    `redrawn` tells where the pool's values are fresh draws given all the rest of their row. Choices of the device's
+    programs come from `generator`, those of the host from `host`.
+    """
+
+    def __init__(
+        self,
+        model: JointModel,
+        data: Data,
+        size: int,
+        steps: int,
+        augment: Augment | None,
+        engine: Engine,
+        faults: Faults,
+        generator: torch.Generator,
+        host: torch.Generator,
+    ):
+        self.model, self.size, self.steps, self.augment = model, size, steps, augment
+        self.engine, self.faults, self.generator, self.host = engine, faults, generator, host
+        self.examples, self.observed = model.admit(data.state, data.mask)
+        if not any(bool(mask.any()) for mask in self.observed.values()):
+            raise InputError("everything is missing: no value of the data is observed")
+        full_clamp(model, self.observed)
+        self.rows, self.left = len(data), 0
+        self.missing = [name for name in model.names if not bool(self.observed[name].all())]
+        self.order = torch.empty(0, dtype=torch.long, device=model.device)  # examples still to come in this pass
+        self.index = torch.zeros(size, dtype=torch.long, device=model.device)  # examples in the pool
+        self.pool = blank(model, size)
+        self.mask, self.redrawn = flags(self.pool), flags(self.pool)
+        self._start = engine.program(self._start_pool, generator)
+        self._complete = {n: engine.program(partial(self._complete_pool, n), generator) for n in self.missing}
+
+    @torch.no_grad()
+    def complete(self, index: Tensor) -> tuple[State, Mask]:
+        """Step I for these examples. Also returns where values are fresh draws given all the rest."""
+        state, mask = self._started(index)
+        last = None
+        for last in self._turns():
+            state[last] = redraw(self.model, last, state, mask[last], self.generator).value
+        return state, {name: ~m if name == last else torch.zeros_like(m) for name, m in mask.items()}
+
+    def fill(self) -> None:
+        """Complete the next examples of an endless sequence of shuffled passes over the data."""
+        while len(self.order) < self.size:
+            again = torch.randperm(self.rows, generator=self.generator, device=self.model.device)
+            self.order = torch.cat([self.order, again])
+        self.index.copy_(self.order[: self.size])
+        self.order = self.order[self.size :]
+        self.left = self.size
+        self._start()
+        for name in self._turns():
+            self._complete[name]()
+
+    def _turns(self) -> Iterator[str]:
+        """`steps` times all groups with missing values, each time in random order."""
+        for _ in range(self.steps):
+            for k in torch.randperm(len(self.missing), generator=self.host).tolist():
+                yield self.missing[k]
+
+    def _started(self, index: Tensor) -> tuple[State, Mask]:
+        known, mask = take(self.examples, index), take(self.observed, index)
+        if self.augment is not None:
+            known = self.augment(known, self.generator)
+        return merge(mask, known, self.model.start(len(index), self.generator)), mask
+
+    @torch.no_grad()
+    def _start_pool(self) -> None:
+        state, mask = self._started(self.index)
+        for name in self.model.variables:
+            self.pool[name].copy_(state[name])
+            self.mask[name].copy_(mask[name])
+            self.redrawn[name].fill_(False)
+
+    @torch.no_grad()
+    def _complete_pool(self, name: str) -> None:
+        with self.engine.precision():
+            value = redraw(self.model, name, self.pool, self.mask[name], self.generator).value
+        good = self.faults.check(name, {"a completion": value.sum()})
+        torch.where(good, value, self.pool[name], out=self.pool[name])
+        for other, fresh in self.redrawn.items():
+            fresh.copy_(~self.mask[name]) if other == name else fresh.fill_(False)
+
+
+def blank(model: JointModel, size: int) -> State:
+    """A state of `size` rows, to be filled."""
+    zeros = {n: torch.zeros(size, *f.event_shape, device=model.device) for n, f in model.variables.items()}
+    return {name: model.variables[name].store(value, model.dtype) for name, value in zeros.items()}
+
+
+def flags(state: State) -> Mask:
+    """A mask of the same shapes, all false."""
+    return {name: torch.zeros_like(value, dtype=torch.bool) for name, value in state.items()}

@@ -1,0 +1,62 @@
+"""What is not finite: found where it arises, and nothing is learned from it.
+
+Where looking costs nothing (no recorded programs) a fault is raised at once. In a recorded program the host cannot
+look; the first fault is written down on the device, with its step, and from then on nothing there changes. The host
+looks some updates later, without waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from paracond.engine import Engine, Watch
+from paracond.joint import JointModel
+
+SUSPECTS = ("the loss", "the gradient", "a draw", "a completion")
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss, gradient or draw that is NaN or infinite. The model and the running batch are as before that update."""
+
+    def __init__(self, variable: str, step: int, what: str):
+        super().__init__(f"{what} of {variable!r} is not finite at step {step}; the last good state is kept")
+        self.variable, self.step = variable, step
+
+
+class Faults:
+    """The first fault of a learner's programs. `clock` counts its updates, on the device."""
+
+    def __init__(self, model: JointModel, engine: Engine):
+        self.model, self.engine = model, engine
+        self.clock = torch.zeros((), dtype=torch.long, device=model.device)
+        self.first = torch.full((3,), -1, dtype=torch.long, device=model.device)  # step, variable, suspect
+        self.none = torch.ones((), dtype=torch.bool, device=model.device)
+        self.watch = Watch(self.first[0])
+
+    @torch.no_grad()
+    def check(self, name: str, numbers: Mapping[str, Tensor]) -> Tensor:
+        """Whether these numbers, named as in `SUSPECTS`, and all before them are finite: a boolean on the device."""
+        bad = ~torch.stack([number.double() for number in numbers.values()]).isfinite()
+        if not self.engine.captures:
+            for what, wrong in zip(numbers, bad.tolist(), strict=True):
+                if wrong:
+                    raise NonFiniteError(name, int(self.clock), what)
+            return self.none
+        suspect = bad.to(torch.uint8).argmax() + SUSPECTS.index(next(iter(numbers)))
+        found = torch.stack([self.clock, torch.full_like(self.clock, self.model.index(name)), suspect])
+        torch.where(bad.any() & (self.first[0] < 0), found, self.first, out=self.first)
+        return self.first[0] < 0
+
+    def look(self) -> None:
+        """Raise the first fault if it has been seen; never waits."""
+        if self.watch.raised():
+            self.raise_first()
+
+    def raise_first(self) -> None:
+        """Raise the first fault of the programs so far, if there was one; waits for them."""
+        step, variable, suspect = self.first.tolist()
+        if step >= 0:
+            raise NonFiniteError(self.model.names[variable], step, SUSPECTS[suspect])
