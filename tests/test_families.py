@@ -18,6 +18,7 @@ FAMILIES = [
         for shape in SHAPES
         for scale in ("element", "coordinate", "learned", 0.7)
     ],
+    *[pc.Real(5, scale=scale, initial_scale=0.5, ceiling=0.9) for scale in ("element", "coordinate", "learned")],
 ]
 BATCH = 5
 
@@ -35,13 +36,19 @@ def reference(family, output, shared):
     if isinstance(family, pc.Categorical):
         return torch.distributions.Categorical(logits=output)
     if family.scale == "element":
-        return torch.distributions.Normal(output[:, 0], softly_bounded(output[:, 1]))
-    scale = softly_bounded(10 * shared["log_scale"]) if family.scale != 0.7 else torch.tensor(0.7)
+        return torch.distributions.Normal(output[:, 0], softly_bounded(output[:, 1], family.ceiling))
+    scale = softly_bounded(10 * shared["log_scale"], family.ceiling) if family.scale != 0.7 else torch.tensor(0.7)
     return torch.distributions.Normal(output, scale.double())
 
 
-def softly_bounded(raw, initial=0.5, floor=1e-3):
-    """Written out anew: exp(log floor + log(1 + exp(raw + shift))), with the shift that maps 0 to the initial scale."""
+def softly_bounded(raw, ceiling, initial=0.5, floor=1e-3):
+    """Written out anew: exp(log floor + log(1 + exp(raw + shift))), with the shift that maps 0 to the initial scale.
+
+    With a ceiling: floor^(1 - w) ceiling^w, where w / (1 - w) is exp(raw) times what it is at the initial scale.
+    """
+    if ceiling is not None:
+        odds = torch.exp(raw) * math.log(initial / floor) / math.log(ceiling / initial)
+        return floor ** (1 / (1 + odds)) * ceiling ** (odds / (1 + odds))
     return floor * (1 + torch.exp(raw) * (initial / floor - 1))
 
 
@@ -141,6 +148,14 @@ def test_scale_starts_where_it_is_told_and_has_a_floor():
         assert deviation(0.1) > 0.03
 
 
+def test_a_ceiling_bounds_the_scale_and_keeps_its_start():
+    family = pc.Real(1, scale="element", initial_scale=0.03, floor=0.01, ceiling=0.2)
+    raw = torch.tensor([-100.0, 0.0, 100.0])
+    output = torch.stack([torch.zeros(3), raw], 1).unsqueeze(-1)
+    deviation = family.distribution(output).variance.sqrt().flatten()
+    torch.testing.assert_close(deviation, torch.tensor([0.01, 0.03, 0.2]))
+
+
 @pytest.mark.parametrize(
     "build, message",
     [
@@ -152,6 +167,7 @@ def test_scale_starts_where_it_is_told_and_has_a_floor():
         (lambda: pc.Real(3, scale="wide"), 'must be "element", "coordinate", "learned" or a positive number'),
         (lambda: pc.Real(3, scale=-1.0), "positive number"),
         (lambda: pc.Real(3, initial_scale=1e-4), "initial_scale > floor"),
+        (lambda: pc.Real(3, ceiling=0.01), "a ceiling over initial_scale"),
         (lambda: pc.Binary(17).values(), "too many to enumerate"),
         (lambda: pc.Real(3).values(), "no finite set"),
         (lambda: family_from({"class": "Poisson"}), "unknown Family 'Poisson'"),

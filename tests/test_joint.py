@@ -293,3 +293,13 @@ def test_data_is_checked():
     assert len(pc.Data({"c": [1, 2, 3]})[1]) == 1
     data = pc.Data(good())[torch.tensor([1])]
     assert len(data) == 1 and bool(data.mask["x"].all())
+
+
+def test_input_noise_is_for_learning_only():
+    """In training mode outputs of equal rows differ; in evaluation they are those of the same network without noise."""
+    noisy, plain = (pc.networks.MLP({"a": 3}, (2,), hidden=8, depth=1, noise=s) for s in (0.5, 0.0))
+    plain.load_state_dict(noisy.state_dict())
+    same = {"a": torch.ones(4, 3)}
+    assert len(noisy(same).unique(dim=0)) == 4
+    torch.testing.assert_close(noisy.eval()(same), plain(same))
+    assert noisy.config["noise"] == 0.5

@@ -142,14 +142,28 @@ def test_stacked_models_are_independent_models():
         torch.testing.assert_close(found[r], exact.enumerate_model(model).limiting().flatten(), rtol=1e-5, atol=1e-7)
 
 
-def test_the_demo_hides_halves_and_labels():
-    config = demo.Config(hidden_halves=0.5)
-    data = demo.training_data(config, hide_labels=0.9)
+@pytest.mark.parametrize("hide_labels, hidden", [(0.9, 0.5), (0.0, 0.8)])
+def test_the_demo_hides_halves_and_labels(hide_labels, hidden):
+    config = demo.Config(hidden_halves=0.8, hidden_halves_few_labels=0.5)
+    data = demo.training_data(config, hide_labels)
     seen = data.mask["x"].sum(1)
     assert set(seen.tolist()) == {32, 64}
-    assert float((seen == 32).double().mean()) == pytest.approx(0.5, abs=0.02)
+    assert float((seen == 32).double().mean()) == pytest.approx(hidden, abs=0.02)
+    top = (data.mask["x"] == demo.TOP).all(1)
+    assert float(top[seen == 32].double().mean()) == pytest.approx(config.top_halves, abs=0.02)
     # A tenth of the examples is labelled, and repeated until it makes up the share that was asked for.
-    assert float(data.mask["c"].double().mean()) == pytest.approx(config.labelled_share, abs=0.03)
+    labelled = config.labelled_share if hide_labels else 1.0
+    assert float(data.mask["c"].double().mean()) == pytest.approx(labelled, abs=0.03)
+
+
+def test_the_demo_shifts_by_less_than_it_is_told():
+    """A linear ramp moved by d pixels changes by d everywhere but at the borders; by none, it stays as it is."""
+    ramp = torch.arange(8.0).repeat(50, 8)
+    generator = torch.Generator().manual_seed(0)
+    torch.testing.assert_close(demo.shifted(ramp, 0.0, generator), ramp)
+    moved = (demo.shifted(ramp, 0.7, generator) - ramp).view(50, 8, 8)[:, 1:-1, 1:-1]
+    torch.testing.assert_close(moved, moved[:, :1, :1].expand_as(moved), rtol=0, atol=1e-5)
+    assert 0.5 < float(moved.abs().max()) <= 0.7 + 1e-5
 
 
 # --- the README -------------------------------------------------------------------------------------------------

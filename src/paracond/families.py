@@ -347,12 +347,14 @@ class Real(Family):
     coordinate, the same for all inputs), "learned" (one learned sigma) or a number (fixed). What is learned starts at
     `initial_scale`. Start it small: while the noise is so wide that latents cannot be read back from a redrawn value,
     they collapse (see `diagnostics.latent_usage`). It never falls under `floor`, since the likelihood has no upper
-    bound.
+    bound. With "element", give a `ceiling` too: without one, a chain that leaves the data may meet ever wider noise
+    and run away. A low ceiling also keeps variation out of the noise, so that latents must carry it.
     """
 
     scale: str | float = "element"
     initial_scale: float = 0.03
     floor: float = 1e-3
+    ceiling: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -363,6 +365,8 @@ class Real(Family):
             )
         if not self.initial_scale > self.floor > 0:
             raise InputError(f"Real needs initial_scale > floor > 0, found {self.initial_scale} and {self.floor}")
+        if self.ceiling is not None and not self.initial_scale < self.ceiling < math.inf:
+            raise InputError(f"Real needs a ceiling over initial_scale, found {self.ceiling} and {self.initial_scale}")
 
     @property
     def output_shape(self) -> Shape:
@@ -380,10 +384,13 @@ class Real(Family):
         return Gaussian(output, torch.full((), math.log(float(self.scale)), dtype=output.dtype, device=output.device))
 
     def _bounded(self, raw: Tensor) -> Tensor:
-        """Zero maps to log(initial_scale); smoothly bounded from below by log(floor)."""
+        """Zero maps to log(initial_scale); smoothly bounded by log(floor) and, if there is one, log(ceiling)."""
         low = math.log(self.floor)
         gap = math.log(self.initial_scale) - low
-        return low + F.softplus(raw + math.log(math.expm1(gap)))
+        if self.ceiling is None:
+            return low + F.softplus(raw + math.log(math.expm1(gap)))
+        width = math.log(self.ceiling) - low
+        return low + width * torch.sigmoid(raw + math.log(gap / (width - gap)))
 
     def start(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         return torch.randn((batch, *self.event_shape), generator=generator, device=generator.device, dtype=dtype)

@@ -17,7 +17,11 @@ ACTIVATIONS = {"silu": nn.SiLU, "relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 class MLP(Network):
-    """`depth` hidden layers. `inputs` gives the encoded size of every group that is read, by name."""
+    """`depth` hidden layers. `inputs` gives the encoded size of every group that is read, by name.
+
+    `noise` is the standard deviation of what is added to all inputs while the module is in training mode: it smooths
+    this conditional and leaves the data, and so the other conditionals, as they are.
+    """
 
     def __init__(
         self,
@@ -26,8 +30,11 @@ class MLP(Network):
         hidden: int = 256,
         depth: int = 2,
         activation: str = "silu",
+        noise: float = 0.0,
     ):
-        super().__init__(inputs=dict(inputs), output=list(output), hidden=hidden, depth=depth, activation=activation)
+        super().__init__(
+            inputs=dict(inputs), output=list(output), hidden=hidden, depth=depth, activation=activation, noise=noise
+        )
         if activation not in ACTIVATIONS:
             raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, found {activation!r}")
         widths = [sum(inputs.values()), *[hidden] * depth]
@@ -36,10 +43,12 @@ class MLP(Network):
             layers += [nn.Linear(fan_in, fan_out), ACTIVATIONS[activation]()]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], math.prod(output)))
         self.names = self.reads = tuple(inputs)
-        self.output = tuple(output)
+        self.output, self.noise = tuple(output), noise
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         flat = torch.cat([others[name].reshape(len(others[name]), -1) for name in self.names], 1)
+        if self.training and self.noise:
+            flat = flat + self.noise * torch.randn_like(flat)
         return self.layers(flat).view(-1, *self.output)
 
 

@@ -8,11 +8,19 @@ the image), which then
 - classifies and completes images of which only the top half is seen: clamp those 32 pixels, run the chain;
 - generates images of a given class: clamp c, run the chain.
 
-In a third of the training examples one half of the image is hidden, so that the model learns from incomplete images,
-and a little noise is added to the grey values. A second run has 90% of the labels missing. The control is a network of
-the size of p(c | x) that is trained only to classify from the top half, with the same noise and without. As in the
-paper (section 5.3), a generated image is the mean of p(x | c, z) at the last z of its chain; a model with collapsed
-latents then shows no variation.
+In most training examples one half of the image is hidden, most often the bottom. Why so many: given the top x_t, the
+chain alternates x_b, z ~ q(. | x_t, c) and c ~ p(c | x_t, x_b). Suppose that the network of c learned only from real
+x_t with their true c, completed by x_b ~ q(. | x_t, c), and learned all there is. Then p(c | x_t, x_b) is proportional
+to p(c | x_t) q(x_b | x_t, c), both conditionals belong to one joint, and the chain's marginal of c is p(c | x_t) of the
+data, also where q completes badly. Completion (step I) makes just such examples. A network that is small, still
+learning or regularised only comes near; and once the chain has redrawn x_t too, c learns the posterior of the model's
+own images instead. So the chain is short.
+
+A second run has 90% of the labels missing. There, few halves are hidden, since what is missing is filled with the
+model's own guesses, and images are shifted a little. The network of c learns with some noise on the grey values. The
+control is a network of its size that is trained only to classify from the top half, with the same noise and without.
+As in the paper (section 5.3), a generated image is the mean of p(x | c, z) at the last z of its chain; a model with
+collapsed latents then shows no variation. The same is measured on draws of x, which have the pixel noise too.
 """
 
 from __future__ import annotations
@@ -54,14 +62,23 @@ class Config:
     updates_few_labels: int = 8_000
     """the same with 90% of the labels missing: later the model learns its own guesses"""
     batch_size: int = 256
-    chain_length: tuple[float, float] = (16.0, 7.0)
-    """at the start and at the end: long chains first, for consistency, then shorter ones, for the data"""
+    chain_length: float = 3.0
     completion_steps: int = 4
     learning_rate: float = 6e-3
     noise: float = 0.12
-    """standard deviation of what is added to the grey values of training images"""
-    hidden_halves: float = 1 / 3
+    """standard deviation of what is added to the grey values that the network of c, or the control, learns from"""
+    widest: float = 0.13
+    """the largest standard deviation of a pixel given class and latents: lower makes latents say more"""
+    copies: int = 40
+    """how often the training images are repeated, each time with other parts hidden"""
+    hidden_halves: float = 0.85
     """share of the training images of which only one half is seen"""
+    hidden_halves_few_labels: float = 0.2
+    """the same with 90% of the labels missing"""
+    shift_few_labels: float = 0.7
+    """there, every copy of an image is moved by up to so many pixels each way"""
+    top_halves: float = 0.75
+    """share of the top among those halves; the bottom, the left and the right have equal parts of the rest"""
     labelled_share: float = 0.37
     """where labels are missing, the labelled examples are repeated until they make up this share"""
     generated: int = 100
@@ -69,30 +86,42 @@ class Config:
 
 
 def make_model(config: Config) -> pc.JointModel:
-    variables = {"x": pc.Real(64, scale="coordinate"), "c": pc.Categorical(10), "z": pc.Binary(config.latents)}
+    pixels = pc.Real(64, scale="element", initial_scale=0.05, floor=0.01, ceiling=config.widest)
+    variables = {"x": pixels, "c": pc.Categorical(10), "z": pc.Binary(config.latents)}
     networks = {
         "x": pc.networks.mlp(variables, "x", hidden=config.hidden, depth=1),
-        "c": pc.networks.mlp(variables, "c", reads=["x"], hidden=config.hidden_class, depth=1),
+        "c": pc.networks.mlp(variables, "c", reads=["x"], hidden=config.hidden_class, depth=1, noise=config.noise),
         "z": pc.networks.mlp(variables, "z", hidden=config.hidden, depth=1),
     }
     return pc.JointModel({name: pc.Conditional(variables[name], network) for name, network in networks.items()})
 
 
 def training_data(config: Config, hide_labels: float) -> pc.Data:
-    """The training images, eight times over: each time another share of them shows only one half."""
+    """The training images, many times over: each time others of them show only one half."""
     digits = pc.datasets.digits(hide={"c": hide_labels}, seed=config.seed)
-    state = {name: torch.cat([value] * 8) for name, value in digits.state.items()}
-    mask = {name: torch.cat([value] * 8) for name, value in digits.mask.items()}
+    state = {name: torch.cat([value] * config.copies) for name, value in digits.state.items()}
+    mask = {name: torch.cat([value] * config.copies) for name, value in digits.mask.items()}
     generator = torch.Generator().manual_seed(config.seed)
     rows = len(state["c"])
-    state["x"] = state["x"] + config.noise * torch.randn(state["x"].shape, generator=generator)
-    seen = HALVES[torch.randint(4, (rows,), generator=generator)]
-    whole = torch.rand(rows, 1, generator=generator) >= config.hidden_halves
+    if hide_labels:
+        state["x"] = shifted(state["x"], config.shift_few_labels, generator)
+    shares = torch.tensor([config.top_halves, *[(1 - config.top_halves) / 3] * 3])
+    seen = HALVES[torch.multinomial(shares, rows, replacement=True, generator=generator)]
+    hidden = config.hidden_halves_few_labels if hide_labels else config.hidden_halves
+    whole = torch.rand(rows, 1, generator=generator) >= hidden
     labelled = mask["c"].nonzero().squeeze(1)
     share = config.labelled_share
     repeats = max(0.0, (share * rows - len(labelled)) / (len(labelled) * (1 - share)))
     extra = labelled.repeat(round(repeats)) if len(labelled) < rows else labelled[:0]
     return pc.Data(state, {**mask, "x": seen | whole})[torch.cat([torch.arange(rows), extra])]
+
+
+def shifted(images: Tensor, pixels: float, generator: torch.Generator) -> Tensor:
+    """Each image moved by up to `pixels` each way: interpolated linearly, and empty where nothing comes in."""
+    shape = [len(images), 1, 8, 8]
+    move = (2 * torch.rand(len(images), 2, 1, generator=generator) - 1) * pixels / 4  # the image is 2 units wide
+    grid = nn.functional.affine_grid(torch.cat([torch.eye(2).expand(len(images), 2, 2), move], 2), shape, False)
+    return nn.functional.grid_sample(images.view(shape), grid, align_corners=False).view(-1, 64)
 
 
 def train(config: Config, hide_labels: float, device: str) -> pc.JointModel:
@@ -101,7 +130,7 @@ def train(config: Config, hide_labels: float, device: str) -> pc.JointModel:
     learner = pc.Learner(
         make_model(config).to(device),
         training_data(config, hide_labels),
-        chain_length=pc.schedules.linear(*config.chain_length, updates),
+        chain_length=config.chain_length,
         completion_steps=config.completion_steps,
         batch_size=config.batch_size,
         learning_rate=pc.schedules.cosine(config.learning_rate, 1e-5, updates),
@@ -138,12 +167,13 @@ def ask(model: pc.JointModel, config: Config) -> Answers:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", pc.NotMixedWarning)
         whole = pc.query(model, {"x": x}, ["c"], seed=config.seed)
-        half = pc.query(model, {"x": pc.Observed(x, TOP)}, ["c", "x"], until=128, warmup=64, seed=config.seed)
-    generated = generate(model, config)
+        half = pc.query(model, {"x": pc.Observed(x, TOP)}, ["c", "x"], until=256, warmup=64, seed=config.seed)
+    generated, drawn = generate(model, config)
     return Answers(
         _accuracy(whole.decisions["c"], c),
         _accuracy(half.decisions["c"], c),
         diversity(generated),
+        diversity(drawn),
         latent_usage(model, test, "z", seed=config.seed),
         generated,
         half.mean["x"].cpu(),
@@ -156,11 +186,11 @@ def ask(model: pc.JointModel, config: Config) -> Answers:
     )
 
 
-def generate(model: pc.JointModel, config: Config) -> Tensor:
-    """Means of p(x | c, z) at the end of independent chains with c clamped, class by class."""
+def generate(model: pc.JointModel, config: Config) -> tuple[Tensor, Tensor]:
+    """Means of p(x | c, z), and draws, at the end of independent chains with c clamped, class by class."""
     classes = torch.arange(10).repeat_interleave(config.generated)
     answer = pc.query(model, {"c": classes}, ["x"], chains=1, until=1, warmup=100, seed=config.seed)
-    return answer.mean["x"].cpu()
+    return answer.mean["x"].cpu(), answer.samples["x"][:, 0].cpu()
 
 
 def diversity(generated: Tensor) -> list[float]:
@@ -215,5 +245,7 @@ def _metrics(full: Answers, tenth: Answers, control: float, plain_control: float
             about="pixel deviation of means, generated / real",
         ),
         Metric("diversity_max", max(full.diversity), "lower", goal=1.15, about="the least and the most diverse class"),
+        Metric("diversity_min_draws", min(full.drawn_diversity), "higher", goal=0.75, about="the same of draws of x"),
+        Metric("diversity_max_draws", max(full.drawn_diversity), "lower", goal=1.15, about="the same of draws of x"),
         Metric("active_latents", full.usage.count, "higher", goal=8, about="over 0.02 nats, also when read back"),
     ]

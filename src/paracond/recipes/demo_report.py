@@ -24,6 +24,7 @@ class Answers:
     accuracy: float
     half_accuracy: float
     diversity: list[float]  # of the generated images, by class, relative to real ones
+    drawn_diversity: list[float]  # the same of draws of x, with their pixel noise
     usage: pc.diagnostics.LatentUsage
     generated: Tensor  # [10 * generated, 64]
     completed: Tensor  # [test, 64]
