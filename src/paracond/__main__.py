@@ -1,0 +1,5 @@
+"""`python -m paracond` is the command line."""
+
+from paracond.cli import main
+
+main()
