@@ -178,6 +178,7 @@ def test_a_learner_learns_for_every_condition():
             lambda m: pc.JointModel({"a": m.conditional("a")}, conditions={"a": pc.Condition(pc.Binary(1))}),
             "'a' is both a condition and a group",
         ),
+        (lambda m: pc.Condition(pc.Categorical(3), 7), "'the default of a condition' has classes 0 to 2, found 7"),
     ],
 )
 def test_bad_use_of_conditions_is_refused(call, message):
@@ -264,6 +265,60 @@ def test_what_is_all_given_is_answered_by_the_conditional_itself():
         assert_mean(drawn[:, k] - expected[:, k], 0.0)
     # with z wanted too there is a chain: it reads c
     assert pc.query(model, {"x": x[:2]}, ["z"], chains=2, until=3).diagnostics.sweeps > 0
+
+
+def test_direct_answers_honour_what_is_partly_known():
+    """Factorising coordinates keep their known value; the rest has the conditional's law."""
+    variables = {"a": pc.Binary(2), "b": pc.Binary(1)}
+    torch.manual_seed(0)
+    model = pc.JointModel({n: pc.Conditional(v, pc.networks.mlp(variables, n)) for n, v in variables.items()})
+    given = {"a": pc.Observed(torch.ones(500, 2), torch.tensor([True, False])), "b": torch.ones(500, 1)}
+    answer = pc.query(model, given, ["a"], chains=20)
+    exact = model("a", {"a": torch.ones(500, 2), "b": torch.ones(500, 1)}).mean.detach()
+    assert bool((answer.samples["a"][..., 0] == 1).all() and (answer.mean["a"][:, 0] == 1).all())
+    torch.testing.assert_close(answer.mean["a"][:, 1], exact[:, 1])
+    assert_mean(answer.samples["a"][..., 1].flatten(), exact[0, 1])
+
+
+def test_a_network_sees_only_what_it_says_that_it_reads():
+    class Liar(pc.networks.Network):
+        reads = ("b",)
+
+        def forward(self, others):
+            return others["c"]
+
+    class Stranger(torch.nn.Module):
+        reads = "everything"
+
+        def forward(self, others):
+            return others["b"] + others["c"]
+
+    binary = pc.Binary(1)
+    for network, fine in ((Liar(), False), (Stranger(), True)):
+        rest = {n: pc.Conditional(binary, Stranger()) for n in "bc"}
+        model = pc.JointModel({"a": pc.Conditional(binary, network), **rest})
+        state = model.start(2, model.generator(0))
+        if fine:
+            assert model("a", state).logits.shape == (2, 1)
+        else:
+            with pytest.raises(KeyError):
+                model("a", state)
+
+
+def test_a_loaded_model_is_for_inference(tmp_path):
+    variables = {"a": pc.Real(3, scale=1.0), "b": pc.Binary(1)}
+    torch.manual_seed(0)
+    networks = {n: pc.networks.mlp(variables, n, noise=0.5) for n in variables}
+    pc.JointModel({n: pc.Conditional(variables[n], networks[n]) for n in variables}).save(tmp_path / "m")
+    model = pc.JointModel.load(tmp_path / "m")
+    one, two = (pc.query(model, {"a": torch.ones(1, 3)}, ["b"]).probabilities["b"] for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def test_moved_images_must_be_observed_whole():
+    data = pc.Data({"x": torch.zeros(4, 1, 12, 10)}, {"x": torch.rand(4, 1, 12, 10) < 0.5})
+    with pytest.raises(pc.InputError, match="'x' is moved by an augmentation, but some rows are observed only in part"):
+        pc.Learner(make(), data, augment=augment.in_turn([augment.Shifts("x")]))
 
 
 def test_a_sample_starts_where_it_is_told():

@@ -230,8 +230,10 @@ def test_completion_draws_from_the_posterior_for_every_pattern():
         "u": torch.stack([third < 2, third == 0], 1),  # both coordinates, the first, none
         "c": third != 1,
     }
-    learner = pc.Learner(pair.model, pc.Data(state, mask), completion_steps=25)
-    completed, redrawn = learner.completion.complete(torch.arange(rows))
+    learner = pc.Learner(pair.model, pc.Data(state, mask), completion_steps=25, batch_size=rows)
+    source = learner.completion
+    source.fill()
+    completed, redrawn, third = source.pool, source.redrawn, third[source.index]
     patterns = [
         {"u": torch.tensor([1.0, 0.0]), "c": torch.tensor(2)},
         {"u": pc.Observed(torch.tensor([1.0, 0.0]), torch.tensor([True, False]))},
@@ -242,7 +244,7 @@ def test_completion_draws_from_the_posterior_for_every_pattern():
         counts = torch.bincount(state_index(finite, part), minlength=finite.limiting().numel())
         assert_fits(counts, finite.posterior(given))
     last = [n for n, flags in redrawn.items() if bool(flags.any())]
-    assert len(last) == 1 and torch.equal(redrawn[last[0]], ~learner.completion.observed[last[0]])
+    assert len(last) == 1 and torch.equal(redrawn[last[0]], ~source.observed[last[0]][source.index])
 
 
 def test_values_that_are_not_observed_are_never_read():
@@ -385,6 +387,44 @@ def test_a_non_finite_loss_stops_with_name_and_step_and_keeps_the_last_good_stat
     )
 
 
+class Spoilt(torch.nn.Module):
+    """A network that puts out NaN from a given call on."""
+
+    def __init__(self, shape, fuse):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(shape))
+        self.fuse = fuse
+
+    def forward(self, others):
+        self.fuse -= 1
+        rows = len(next(iter(others.values())))
+        return (self.bias + (float("nan") if self.fuse < 0 else 0.0)).expand(rows, *self.bias.shape)
+
+
+@pytest.mark.parametrize("family", [pc.Binary(2), pc.Categorical(3), pc.Real(2, scale=1.0)])
+@pytest.mark.parametrize("draw", ["before", "after"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_every_family_stops_with_name_and_step(family, draw, missing):
+    variables = {"a": family, "b": pc.Binary(1)}
+    b = pc.Conditional(variables["b"], pc.networks.mlp(variables, "b", hidden=4))
+    model = pc.JointModel({"a": pc.Conditional(family, Spoilt(family.output_shape, 5)), "b": b})
+    state = model.start(40, model.generator(0))
+    data = pc.Data({"b": state["b"]} if missing else state)
+    learner = pc.Learner(model, data, batch_size=8, chain_length=2, draw=draw, completion_steps=1)
+    with pytest.raises(pc.NonFiniteError, match="of 'a' is not finite at step"):
+        learner.fit(60)
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+    if missing and learner.completion.left == 0:
+        with pytest.raises(pc.NonFiniteError, match="of 'a'"):  # the half-made pool is not used
+            learner.fit(20)
+
+
+def test_a_model_that_cannot_learn_is_refused():
+    model = table_model(random_tables(SHAPE, 0)).requires_grad_(False)
+    with pytest.raises(pc.InputError, match=r"no conditional has a parameter to learn; model.requires_grad_\(True\)"):
+        pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 10, 2)))
+
+
 class Burst(torch.nn.Module):
     """A network whose output is not finite once its weight has moved."""
 
@@ -435,6 +475,9 @@ def good():
         (lambda: pc.Data([1]), {}, "data must be a dictionary by the names of groups, found list"),
         (lambda: pc.Data({"a": "b"}), {}, "'a' must be a tensor or nested lists of numbers, found 'b'"),
         (lambda: {"a": torch.tensor([0])}, {}, "a Learner takes Data"),
+        (good, {"average": "x"}, "average must be in"),
+        (good, {"chain_length": True}, "chain_length must be a number"),
+        (lambda: pc.Data({"a": torch.tensor([0])}, torch.tensor([True])), {}, "the mask of data must be a dictionary"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_is_changed(data, options, message):

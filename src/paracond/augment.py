@@ -85,6 +85,11 @@ class Shifts:
     def condition(self) -> Condition:
         return Condition(Categorical(2), 0)
 
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """Groups whose coordinates change places: they must be observed whole or not at all."""
+        return (self.name,)
+
     def __call__(self, state: State, generator: torch.Generator) -> State:
         value = state[self.name]
         rows, _, height, width = value.shape
@@ -113,6 +118,7 @@ def in_turn(steps: Sequence[Augment]) -> Augment | None:
             state = step(state, generator)
         return state
 
+    augment.moves = [name for step in steps for name in getattr(step, "moves", ())]  # type: ignore[attr-defined]
     return augment
 
 

@@ -9,7 +9,7 @@ small batches would be much dearer. Their draws are then as old as the pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import torch
@@ -49,6 +49,7 @@ class Completion:
         if not any(bool(mask.any()) for mask in self.observed.values()):
             raise InputError("everything is missing: no value of the data is observed")
         full_clamp(model, self.observed)
+        self._require_whole(getattr(augment, "moves", ()))
         self.rows, self.left = len(data), 0
         self.missing = [name for name in model.names if not bool(self.observed[name].all())]
         self.order = torch.empty(0, dtype=torch.long, device=model.device)  # examples still to come in this pass
@@ -58,15 +59,6 @@ class Completion:
         self._start = engine.program(self._start_pool, generator)
         self._complete = {n: engine.program(partial(self._complete_pool, n), generator) for n in self.missing}
 
-    @torch.no_grad()
-    def complete(self, index: Tensor) -> tuple[State, Mask]:
-        """Step I for these examples. Also returns where values are fresh draws given all the rest."""
-        state, mask = self._started(index)
-        last = None
-        for last in self._turns():
-            state[last] = redraw(self.model, last, state, mask[last], self.generator).value
-        return state, {name: ~m if name == last else torch.zeros_like(m) for name, m in mask.items()}
-
     def fill(self) -> None:
         """Complete the next examples of an endless sequence of shuffled passes over the data."""
         while len(self.order) < self.size:
@@ -74,10 +66,17 @@ class Completion:
             self.order = torch.cat([self.order, again])
         self.index.copy_(self.order[: self.size])
         self.order = self.order[self.size :]
-        self.left = self.size
         self._start()
         for name in self._turns():
             self._complete[name]()
+        self.left = self.size  # last: a pool in which something was not finite is not used
+
+    def _require_whole(self, names: Iterable[str]) -> None:
+        """A mask does not move with the image that it belongs to."""
+        for name in names:
+            rows = self.observed[name].flatten(1) if name in self.observed else torch.ones(1, 1, dtype=torch.bool)
+            if bool((rows.any(1) & ~rows.all(1)).any()):
+                raise InputError(f"{name!r} is moved by an augmentation, but some rows are observed only in part")
 
     def _turns(self) -> Iterator[str]:
         """`steps` times all groups with missing values, each time in random order."""
@@ -102,9 +101,9 @@ class Completion:
     @torch.no_grad()
     def _complete_pool(self, name: str) -> None:
         with self.engine.precision():
-            value = redraw(self.model, name, self.pool, self.mask[name], self.generator).value
-        good = self.faults.check(name, {"a completion": value.sum()})
-        torch.where(good, value, self.pool[name], out=self.pool[name])
+            move = redraw(self.model, name, self.pool, self.mask[name], self.generator)
+        good = self.faults.check(name, {"a completion": move.value.sum() + move.distribution.mean.sum()})
+        torch.where(good, move.value, self.pool[name], out=self.pool[name])
         for other, fresh in self.redrawn.items():
             fresh.copy_(~self.mask[name]) if other == name else fresh.fill_(False)
 

@@ -177,7 +177,8 @@ class Bernoulli(Distribution):
 
     @torch.no_grad()
     def sample(self, generator: torch.Generator) -> Tensor:
-        return torch.bernoulli(self.mean, generator=generator)
+        # torch.bernoulli refuses NaN by an error of its own; scores stay NaN, and that is found (see `faults`)
+        return torch.bernoulli(self.mean.nan_to_num(0.5), generator=generator)
 
     @cached_property
     def mean(self) -> Tensor:

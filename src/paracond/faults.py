@@ -1,8 +1,8 @@
 """What is not finite: found where it arises, and nothing is learned from it.
 
 Where looking costs nothing (no recorded programs) a fault is raised at once. In a recorded program the host cannot
-look; the first fault is written down on the device, with its step, and from then on nothing there changes. The host
-looks some updates later, without waiting.
+look; the first fault is written down on the device, with its step, and from then on neither the parameters nor the
+running batch change. The host looks some updates later, without waiting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUSPECTS = ("the loss", "the gradient", "a draw", "a completion")
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss, gradient or draw that is NaN or infinite. The model and the running batch are as before that update."""
+    """A loss, gradient or draw that is NaN or infinite. The model is as before that update."""
 
     def __init__(self, variable: str, step: int, what: str):
         super().__init__(f"{what} of {variable!r} is not finite at step {step}; the last good state is kept")

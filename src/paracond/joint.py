@@ -35,6 +35,9 @@ class Condition:
     family: Family
     default: float | int | list = 0
 
+    def __post_init__(self) -> None:
+        self.family.check_known("the default of a condition", torch.as_tensor(self.default).flatten())
+
     def values(self, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         shape = (rows, *self.family.event_shape)
         return self.family.store(torch.as_tensor(self.default, device=device).expand(shape).clone(), dtype)
@@ -73,8 +76,15 @@ class JointModel(nn.Module):
 
     def forward(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
         conditional, dtype = self.conditional(name), self.dtype
-        others = {k: family.encode(state[k]).to(dtype) for k, family in self.variables.items() if k != name}
+        reads = self.reads(name)
+        others = {k: self.variables[k].encode(state[k]).to(dtype) for k in reads}
         return conditional(others)
+
+    def reads(self, name: str) -> tuple[str, ...]:
+        """The groups that p(x_name | .) may depend on: what its network says that it reads, or all others."""
+        others = tuple(k for k in self.variables if k != name)
+        said = self.conditional(name).reads
+        return said if isinstance(said, tuple) and set(said) <= set(others) else others
 
     def conditional(self, name: str) -> Conditional:
         found = self.conditionals[self.index(name)]
@@ -111,7 +121,7 @@ class JointModel(nn.Module):
     def check_names(self, names) -> None:
         for name in names:
             if name not in self.variables:
-                raise InputError(f"unknown variable {name!r} (the model has {', '.join(self.names)})")
+                raise InputError(f"unknown variable {name!r} (the model has {', '.join(self.variables)})")
 
     def admit(
         self, state: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None, rows: int | None = None
@@ -156,6 +166,7 @@ class JointModel(nn.Module):
             "conditions": {name: condition.describe() for name, condition in self.conditions.items()},
         }
         tensors = {k: v.to(dtype) if dtype and v.is_floating_point() else v for k, v in self.state_dict().items()}
+        storage.require_format(folder, FORMAT)  # a checkpoint that was saved here must not be lost
         storage.write(folder, description, tensors)
 
     @classmethod
@@ -173,7 +184,7 @@ class JointModel(nn.Module):
             model.load_state_dict(tensors)
         except RuntimeError as error:
             raise InputError(f"{folder}: the weights do not fit the networks: {error}") from None
-        return model
+        return model.eval()
 
     @classmethod
     def _rebuilt(cls, description: dict, modules: Mapping[str, nn.Module]) -> JointModel:

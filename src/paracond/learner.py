@@ -15,9 +15,10 @@ Two choices that the paper leaves open:
 - `draw="before"` redraws with the parameters before the update (section 3: the sequence is sampled from q^(t), and one
   forward pass serves score and draw); `draw="after"` with those after it (Algorithm 1 as printed, one more pass).
 - `skip_redrawn`: where x_i was itself the last thing redrawn, from p_theta_i(. | x_-i) with x_-i unchanged since, the
-  expectation of its gradient is zero (exactly with the same theta_i, to first order in the learning rate after an
-  update). Such coordinates only add noise and are left out of the loss. The mean is still over all rows, so the
-  expected gradient is the same.
+  expectation of its gradient is zero with the same theta_i, and of the order of the learning rate after an update.
+  Such coordinates only add noise and are left out of the loss. The mean is still over all rows, so the expected
+  gradient is the same (for networks without randomness of their own: one that drew under other noise than it scores
+  with has a gradient there too, which is then left out).
 
 n = 1 on complete data is pseudo-likelihood.
 """
@@ -35,11 +36,11 @@ from torch import Tensor, nn
 from paracond.chain import Scan
 from paracond.completion import Augment, Completion, blank, flags
 from paracond.engine import Engine
-from paracond.faults import Faults, NonFiniteError
+from paracond.faults import Faults
 from paracond.joint import JointModel
 from paracond.progress import track
 from paracond.schedules import Schedule, as_schedule
-from paracond.state import Data, InputError
+from paracond.state import Data, InputError, at_least
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
 SHUFFLES = 64
@@ -91,10 +92,12 @@ class Learner:
     ):
         _one_of("form", form, ("running", "literal"))
         _one_of("draw", draw, ("before", "after"))
-        _at_least("batch_size", batch_size, 1)
-        _at_least("completion_steps", completion_steps, 0)
-        if not 0 <= average < 1 or (clip is not None and not clip > 0):
+        at_least({"batch_size": (batch_size, 1), "completion_steps": (completion_steps, 0)})
+        numbers = all(isinstance(number, (int, float)) for number in (average, clip or 1.0))
+        if not numbers or not 0 <= average < 1 or (clip is not None and not clip > 0):
             raise InputError(f"average must be in [0, 1) and clip positive, found {average} and {clip}")
+        if not isinstance(model, JointModel):
+            raise InputError(f"a Learner takes a JointModel, found {type(model).__name__}")
         if not isinstance(data, Data):
             raise InputError(f"a Learner takes Data(values, mask), found {type(data).__name__}")
         self.model = model
@@ -115,9 +118,11 @@ class Learner:
 
     def _make_optimisers(self, optimiser: Optimiser) -> None:
         model, engine = self.model, self.engine
-        engine.prepare(model)
+        engine.prepare(model.train())
         self.averaged = copy.deepcopy(model).requires_grad_(False).eval()
         self.parameters = {n: [p for p in model.conditional(n).parameters() if p.requires_grad] for n in model.names}
+        if not any(self.parameters.values()):
+            raise InputError("no conditional has a parameter to learn; model.requires_grad_(True) lets them learn (on)")
         self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
         for name, made in self.optimisers.items():
             engine.capturable(name, made)
@@ -207,7 +212,10 @@ class Learner:
     @torch.no_grad()
     def _replace_rows(self) -> None:
         rank = self.ranks.index_select(0, self.turn).squeeze(0)
-        chosen, source = rank < self.count, (self.first + rank).clamp(max=self.batch_size - 1)
+        chosen, source = (
+            (rank < self.count) & (self.faults.first[0] < 0),
+            (self.first + rank).clamp(max=self.batch_size - 1),
+        )
         pairs = ((self.batch, self.completion.pool), (self.redrawn, self.completion.redrawn))
         for buffers, fresh in pairs:
             for name, buffer in buffers.items():
@@ -251,18 +259,16 @@ class Learner:
 
     @torch.no_grad()
     def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:
-        """Update, then draw; a draw that is not finite takes the update back."""
+        """Update, then draw; a draw that is not finite takes parameters and averages back (not Adam's moments)."""
         changing = [*self.parameters[name], *self.averages[name]]
         former = [value.clone() for value in changing]
         with torch.enable_grad():
             self._descend(name, good)
         with self.engine.precision():
             drawn = self.model(name, self.batch).sample(self.generator)
+        fine = torch.zeros_like(good)
         try:
             fine = self.faults.check(name, {"a draw": drawn.sum()})
-        except NonFiniteError:
-            fine = torch.zeros_like(good)
-            raise
         finally:
             for value, old in zip(changing, former, strict=True):
                 torch.where(fine, value, old, out=value)
@@ -297,11 +303,6 @@ class Learner:
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:
     """Flags per coordinate, or per row for a family that scores its coordinates together."""
     return redrawn if redrawn.shape == scores.shape else redrawn.reshape(len(scores), -1).all(1)
-
-
-def _at_least(what: str, found: int, least: int) -> None:
-    if not isinstance(found, int) or found < least:
-        raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
 
 
 def _one_of(what: str, found: str, allowed: tuple[str, ...]) -> None:

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paracond.chain import Chain, Observer, redraw
+from paracond.chain import Chain, Observer, full_clamp, redraw
 from paracond.joint import JointModel
 from paracond.observers import Marginals, Monitor, summary
-from paracond.state import Data, InputError, Mask, Observed, State, as_numbers, merge, named, row_count, take
+from paracond.state import Data, InputError, Mask, Observed, State, as_numbers, at_least, merge, named, row_count, take
 
 Given = Mapping[str, Tensor | Observed]
 
@@ -80,6 +80,7 @@ def query(
     limit: int = 2000,
     ess: float = 200,
     scan: str = "systematic",
+    engine: str = "auto",
     seed: int = 0,
     progress: bool | None = None,
 ) -> Answer:
@@ -94,13 +95,16 @@ def query(
     Where conditionals are not quite consistent, which is so for every learned model, the limit depends on the scan:
     "random" has that of eq:gibbs_transition; "systematic", the default, is faster and as near as they are consistent.
     """
+    if not isinstance(model, JointModel):
+        raise InputError(f"a question is asked of a JointModel, found {type(model).__name__}")
     _check_numbers(until, rows, chains, warmup, limit)
     known, mask = _known(model, given or {}, rows)
     wanted = _wanted(model, mask, want)
+    full_clamp(model, mask)  # refuses what a family cannot honour, also where no chain will run
     relevant, direct = _relevant(model, mask, wanted)
     if direct:
         return _direct_answer(model, known, mask, wanted, chains, model.generator(seed))
-    run = _Run(model, known, mask, wanted, relevant, chains, scan, model.generator(seed), progress)
+    run = _Run(model, known, mask, wanted, relevant, chains, scan, engine, model.generator(seed), progress)
     if until == "converged":
         converged = run.until_converged(limit, ess)
     else:
@@ -116,7 +120,7 @@ def _check_numbers(until: int | str, rows: int, chains: int, warmup: int | None,
     whole = isinstance(until, int) and not isinstance(until, bool) and until > 0
     if not whole and until != "converged":
         raise InputError(f'until must be "converged" or a positive number of sweeps, found {until!r}')
-    _at_least({"rows": (rows, 1), "chains": (chains, 1), "warmup": (warmup or 0, 0), "limit": (limit, 1)})
+    at_least({"rows": (rows, 1), "chains": (chains, 1), "warmup": (warmup or 0, 0), "limit": (limit, 1)})
     if until == "converged" and chains < 2:
         raise InputError("one chain cannot tell whether it has converged: use chains=2 or more, or until=<sweeps>")
 
@@ -139,7 +143,7 @@ def sample(
     It starts at random, or at the values of `start`. `chunk` rows run at a time (as many as suit the device).
     `model(name, state).mean` is then what a picture usually shows: the mean of p(x | z) at the last z.
     """
-    _at_least({"rows": (rows, 1), "sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
+    at_least({"rows": (rows, 1), "sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
     known, mask = _known(model, given or {}, rows)
     begin, _ = model.admit(start or {}, rows=row_count(known))
     generator = model.generator(seed)
@@ -171,18 +175,12 @@ def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> 
     return merge(mask, known, filled)
 
 
-def _at_least(numbers: Mapping[str, tuple[int, int]]) -> None:
-    for what, (found, least) in numbers.items():
-        if not isinstance(found, int) or found < least:
-            raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
-
-
 def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
     """What is given, as values and full masks of all variables; single rows are repeated."""
     parts = named("what is given", given)
     observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in parts.items()}
     values = {k: as_numbers(k, v.value) for k, v in observed.items()}
-    masks = {k: torch.as_tensor(v.mask) for k, v in observed.items() if v.mask is not None}
+    masks = {k: as_numbers(f"the mask of {k}", v.mask) for k, v in observed.items() if v.mask is not None}
     model.check_names(values)
     for name, value in values.items():
         model.variables[name].check_shape(name, value)
@@ -251,8 +249,7 @@ def _relevant(model: JointModel, mask: Mask, wanted: Iterable[str]) -> tuple[set
         if name in relevant:
             continue
         relevant.add(name)
-        reads = model.conditional(name).reads
-        uncertain = (unknown if reads is None else unknown & set(reads)) - {name}
+        uncertain = unknown & set(model.reads(name))
         direct = direct and not uncertain
         waiting += uncertain
     return relevant, direct
@@ -261,7 +258,7 @@ def _relevant(model: JointModel, mask: Mask, wanted: Iterable[str]) -> tuple[set
 class _Run:
     """The chains of one query, run in stretches; marginals are those of the last stretch."""
 
-    def __init__(self, model, known, mask, wanted, relevant, chains, scan, generator, progress):
+    def __init__(self, model, known, mask, wanted, relevant, chains, scan, engine, generator, progress):
         self.model, self.known, self.mask, self.wanted, self.chains = model, known, mask, wanted, chains
         self.progress = progress
         tiled = {k: v.repeat_interleave(chains, 0) for k, v in known.items()}
@@ -269,7 +266,7 @@ class _Run:
         rows = len(next(iter(tiled.values())))
         self.state = merge(clamp, tiled, model.start(rows, generator))
         clamp |= {name: torch.ones_like(clamp[name]) for name in model.names if name not in relevant}
-        self.chain = Chain(model, clamp=clamp, scan=scan, generator=generator)
+        self.chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
         self.open = [name for name in wanted if name in self.chain.free]
         self.marginals: dict[str, Marginals] = {}
         self.monitors: dict[str, Monitor] = {}

@@ -25,6 +25,6 @@ def cosine(start: float, end: float, steps: int) -> Schedule:
 
 
 def as_schedule(what: str, value: float | Schedule) -> Schedule:
-    if not callable(value) and not isinstance(value, (int, float)):
+    if not callable(value) and (not isinstance(value, (int, float)) or isinstance(value, bool)):
         raise InputError(f"{what} must be a number or a function of the step, found {value!r}")
     return value if callable(value) else constant(value)

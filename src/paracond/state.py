@@ -46,7 +46,7 @@ class Data:
         for name, value in state.items():
             if value.ndim == 0:
                 raise InputError(f"{name!r} of the data must have rows, found the single number {value.item()}")
-        mask = dict(mask or {})
+        mask = named("the mask of data", {} if mask is None else mask)
         unknown = sorted(set(mask) - set(state))
         if unknown:
             raise InputError(f"mask for {unknown[0]!r}, but the data has no such group (it has {', '.join(state)})")
@@ -89,6 +89,13 @@ def named(what: str, groups) -> dict:
     return dict(groups)
 
 
+def at_least(numbers: Mapping[str, tuple[int, int]]) -> None:
+    """Refuse what is not a whole number, or too small: `{what: (found, least)}`."""
+    for what, (found, least) in numbers.items():
+        if not isinstance(found, int) or isinstance(found, bool) or found < least:
+            raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
+
+
 def row_count(state: Mapping[str, Tensor]) -> int:
     """The number of rows, the same in every group."""
     sizes = {name: len(value) for name, value in state.items()}
@@ -128,11 +135,6 @@ def expand_mask(name: str, mask: Tensor | None, shape: Sequence[int], device: to
 def take(state: Mapping[str, Tensor], rows) -> State:
     """The given rows of every group."""
     return {name: value[rows] for name, value in state.items()}
-
-
-def put(state: Mapping[str, Tensor], rows: Tensor, fresh: Mapping[str, Tensor]) -> State:
-    """A copy in which the given rows are replaced by `fresh`."""
-    return {name: value.index_copy(0, rows, fresh[name]) for name, value in state.items()}
 
 
 def merge(mask: Mapping[str, Tensor], known: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> State:

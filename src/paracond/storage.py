@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from paracond.state import InputError
 
 DESCRIPTION = "model.json"
+OURS = re.compile(r"weights-[0-9a-f]{12}\.safetensors(\.part)?")
 
 
 def write(folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor]) -> None:
@@ -32,8 +34,8 @@ def write(folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor
     text = json.dumps({**description, "weights": weights, "sha256": digest}, indent=1)
     _replace(folder / weights, payload)
     _replace(folder / DESCRIPTION, text.encode())
-    for old in folder.glob("weights-*"):  # the former ones, and what a crash has left
-        if old.name != weights:
+    for old in folder.iterdir():  # the former ones, and what a crash has left; never a user's own files
+        if OURS.fullmatch(old.name) and old.name != weights:
             old.unlink()
 
 

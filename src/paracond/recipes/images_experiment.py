@@ -200,7 +200,7 @@ def extras(session: Session, few: Design, design: Design) -> None:
         found = test_accuracy(learner.averaged, session.test)
         session.add(f"accuracy_{name}", found, "higher", f"{int(data.mask['c'].sum())} labels known")
     hidden = pc.datasets.hide(session.train, {"x": 0.5}, coordinates=True, seed=session.config.seed)
-    partial = replace(design, updates=design.updates // 4, completion_steps=4)
+    partial = replace(design, updates=design.updates // 4, completion_steps=4, shifts=0)
     learner = make_learner(partial, hidden, session.engine(), session.config.seed)
     train(learner, partial.updates, session.config.out / "checkpoint_half_pixels", session.config, None)
     model = learner.averaged
