@@ -202,6 +202,8 @@ def test_single_coordinates_of_dependent_ones_are_refused():
         pc.Chain(model, clamp={"a": part}, generator=model.generator(0))
     with pytest.raises(pc.InputError, match="coordinates of a Twins"):
         pc.query(model, {"a": pc.Observed(torch.zeros(2, 2), part)})
+    with pytest.raises(pc.InputError, match="coordinates of a Twins"):  # also where no chain would run
+        pc.query(model, {"a": pc.Observed(torch.zeros(2, 2), part), "b": torch.zeros(2, 2)}, ["a"])
     with pytest.raises(pc.InputError, match="coordinates of a Twins"):
         pc.Learner(model, pc.Data({"a": torch.zeros(2, 2)}, {"a": part}))
     pc.Chain(model, clamp={"a": torch.tensor([True, False, True])}, generator=model.generator(0))  # whole rows are fine

@@ -62,6 +62,20 @@ def test_saving_again_replaces_the_weights(tmp_path):
         assert torch.equal(a, b)
 
 
+def test_saving_touches_no_other_file(tmp_path):
+    """Neither a user's own files nor a checkpoint of a learner in the same folder."""
+    model = make()
+    (tmp_path / "weights-best.pt").write_text("mine")
+    model.save(tmp_path)
+    model.save(tmp_path)
+    assert (tmp_path / "weights-best.pt").read_text() == "mine"
+    description = json.loads((tmp_path / "model.json").read_text())
+    (tmp_path / "model.json").write_text(json.dumps({**description, "format": "paracond checkpoint 1"}))
+    with pytest.raises(pc.InputError):
+        model.save(tmp_path)
+    assert (tmp_path / description["weights"]).exists()
+
+
 def test_a_crash_while_saving_leaves_the_former_model(tmp_path, monkeypatch):
     first = make()
     first.save(tmp_path)

@@ -82,7 +82,8 @@ class Family(ABC):
 
     finite: ClassVar[bool] = False
     #: Whether single coordinates may be clamped: true where coordinates are independent given the rest
-    #: (or `Distribution.redraw` conditions on them). Where false, partial masks are refused.
+    #: (one that conditions must override `Distribution.redraw`, and `observers.summary` does not know of it yet).
+    #: Where false, partial masks are refused.
     clamps_coordinates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -36,7 +36,8 @@ def report(outcome: Outcome, full: Answers, tenth: Answers) -> Report:
     page = Report(
         "One model of digits, asked in every direction",
         "A joint model p(image, class, latent) of scikit-learn's 8 x 8 digits: three conditionals, learned together. "
-        "Every answer below is one run of its Markov chain, with what is known clamped.",
+        "Every answer below comes from its conditionals with what is known clamped: by a run of the Markov chain, or, "
+        "where a conditional reads only what is known (the class of a whole image), by that conditional itself.",
     )
     page.section("Results")
     page.outcome(outcome)
@@ -49,12 +50,14 @@ def report(outcome: Outcome, full: Answers, tenth: Answers) -> Report:
     )
     listed = ", ".join(f"{k}: {ratio:.2f}" for k, ratio in enumerate(full.diversity))
     page.section("Do generated digits vary like real ones?", f"Pixel deviation, generated / real, by class: {listed}.")
-    page.section("With 90% of the labels missing", f"143 labels; accuracy {tenth.accuracy:.3f} on whole images.")
+    page.section(
+        "With 90% of the labels missing", f"A tenth of the labels; accuracy {tenth.accuracy:.3f} on whole images."
+    )
     page.figure(picture(tenth), "The same pictures from the model that saw a tenth of the labels.")
     page.section("Are the latents used?", "A collapsed model has none active, and draws one picture per class.")
     page.figure(_usage(full), f"What each latent says of the image, and what survives a redraw. {full.usage!r}")
     page.section("Did the chains mix?")
-    for note in full.notes:
+    for note in [*full.notes, *(f"With a tenth of the labels: {note}" for note in tenth.notes)]:
         page.text(note)
     return page
 
