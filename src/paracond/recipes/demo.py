@@ -144,7 +144,8 @@ def train_control(config: Config, noise: float, device: str) -> float:
     torch.manual_seed(config.seed)
     train, test = pc.datasets.digits(), pc.datasets.digits("test")
     net = nn.Sequential(nn.Linear(32, config.hidden_class), nn.SiLU(), nn.Linear(config.hidden_class, 10)).to(device)
-    optimiser = torch.optim.Adam(net.parameters(), 1e-3)
+    # The better of 1e-3 and 3e-3 on fifths of the training digits (0.915 against 0.907): a control must be a good one.
+    optimiser = torch.optim.Adam(net.parameters(), 3e-3)
     x, c = train.state["x"][:, TOP].to(device), train.state["c"].to(device)
     generator = torch.Generator().manual_seed(config.seed)
     updates = config.updates // 3
