@@ -14,6 +14,7 @@ p(x | c, z) at the last z (thresholded at one half where pixels are binary).
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from torch import Tensor
 import paracond as pc
 from paracond import augment, checkpoints
 from paracond.diagnostics import LatentUsage, latent_usage
+from paracond.families import GAIN
 from paracond.metrics import FID, accuracy
 
 TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
@@ -133,8 +135,19 @@ def make_model(design: Design, binary: bool) -> pc.JointModel:
         elif name in ("z", "y"):  # given the image, the latents do not need each other
             options["reads"] = ["x", "c", *conditions]
         networks[name] = pc.networks.image_network(variables, name, **options)
+    if design.noise and not binary:
+        start_at(networks["x"], groups["x"], design.noise)
     conditionals = {name: pc.Conditional(groups[name], network) for name, network in networks.items()}
     return pc.JointModel(conditionals, conditions=conditions)
+
+
+@torch.no_grad()
+def start_at(decoder: pc.networks.Network, family: pc.Family, noise: tuple[float, ...]) -> None:
+    """Let each level's sigma start at the family's initial scale together with the noise of the level."""
+    assert isinstance(family, pc.Real) and isinstance(decoder, pc.networks.ImageDecoder)
+    assert decoder.log_scales is not None
+    wanted = [math.hypot(family.initial_scale, scale) for scale in (0.0, *noise)]
+    decoder.log_scales.copy_(torch.tensor([family.raw_scale(scale) for scale in wanted]) / GAIN)
 
 
 def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:

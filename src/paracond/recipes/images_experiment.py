@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
@@ -216,7 +215,3 @@ def label_sets(session: Session) -> Iterable[tuple[str, pc.Data]]:
     for count in (100, 1000):
         yield f"{count}_labels", pc.datasets.keep_labels(session.train, count, session.config.seed)
     yield "tenth_of_labels", pc.datasets.hide(session.train, {"c": 0.9}, seed=session.config.seed)
-
-
-def model_folder(config: Config) -> Path:
-    return config.out / "model"

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Literal
 
 import paracond as pc
-from paracond.recipes import fashion, images_experiment, mnist
+from paracond.recipes import images_experiment
 from paracond.recipes import images_report as pictures
+from paracond.recipes.experiments import EXPERIMENTS
 from paracond.recipes.images import Config as ImagesConfig
 from paracond.recipes.images import Design, bits, make_learner, quality, shown, small, test_accuracy, usage
 from paracond.recipes.images_experiment import TRIAL, Session
 from paracond.results import Outcome, plain
 from paracond.state import InputError
 
-EXPERIMENTS = {"mnist": mnist.EXPERIMENT, "fashion": fashion.EXPERIMENT}
 CHANGES: dict[str, dict] = {
     "base": {},
     "no_noise": {"noise": ()},

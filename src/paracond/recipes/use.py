@@ -19,12 +19,12 @@ from torch import Tensor
 
 import paracond as pc
 from paracond.metrics import accuracy
-from paracond.recipes import fashion, images, mnist
+from paracond.recipes import images
+from paracond.recipes.experiments import EXPERIMENTS
 from paracond.recipes.images_report import grid
 from paracond.results import choose_device
 from paracond.state import InputError
 
-EXPERIMENTS = {"mnist": mnist.EXPERIMENT, "fashion": fashion.EXPERIMENT}
 Device = Literal["auto", "cpu", "cuda"]
 
 
