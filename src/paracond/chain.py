@@ -213,12 +213,14 @@ class _Recorder:
         self.chain = chain
         self.state = {name: value.clone() for name, value in state.items()}
         self.moves: dict[str, Move] = {}
+        self.working = chain.engine.working(chain.model)
         self.programs = {n: chain.engine.program(partial(self._redraw, n), chain.generator) for n in chain.free}
 
     def fits(self, state: State) -> bool:
         return all(self.state[name].shape == value.shape for name, value in state.items())
 
     def load(self, state: State) -> None:
+        self.working.refresh()  # the model may have learned since
         for name, value in state.items():
             self.state[name].copy_(value)
 
@@ -231,7 +233,7 @@ class _Recorder:
         chain = self.chain
         before = self.state[name].clone()
         with chain.engine.precision():
-            move = redraw(chain.model, name, self.state, chain.clamp.get(name), chain.generator)
+            move = redraw(self.working.model, name, self.state, chain.clamp.get(name), chain.generator)
         self.state[name].copy_(move.value)
         _ = move.distribution.mean  # cached there: it must be part of what is recorded
         self.moves[name] = replace(move, previous=before)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paracond.chain import full_clamp, redraw
-from paracond.engine import Engine
+from paracond.engine import Engine, Working
 from paracond.faults import Faults
 from paracond.joint import JointModel
 from paracond.state import Data, InputError, Mask, State, merge, take
@@ -38,12 +38,13 @@ class Completion:
         size: int,
         steps: int,
         augment: Augment | None,
+        working: Working[JointModel],
         engine: Engine,
         faults: Faults,
         generator: torch.Generator,
         host: torch.Generator,
     ):
-        self.model, self.size, self.steps, self.augment = model, size, steps, augment
+        self.model, self.size, self.steps, self.augment, self.working = model, size, steps, augment, working
         self.engine, self.faults, self.generator, self.host = engine, faults, generator, host
         self.examples, self.observed = model.admit(data.state, data.mask)
         if not any(bool(mask.any()) for mask in self.observed.values()):
@@ -100,8 +101,9 @@ class Completion:
 
     @torch.no_grad()
     def _complete_pool(self, name: str) -> None:
+        self.working.refresh(self.model.conditional(name))
         with self.engine.precision():
-            move = redraw(self.model, name, self.pool, self.mask[name], self.generator)
+            move = redraw(self.working.model, name, self.pool, self.mask[name], self.generator)
         good = self.faults.check(name, {"a completion": move.value.sum() + move.distribution.mean.sum()})
         torch.where(good, move.value, self.pool[name], out=self.pool[name])
         for other, fresh in self.redrawn.items():

@@ -6,6 +6,8 @@ where they are (the running batch, the parameters, the random state). An engine 
 - "eager" calls them. This is the reference, in float32, on every device.
 - "graphs" (CUDA) calls a program three times, which settles lazy state, then records it as one CUDA graph; from then
   on a call is one launch without any work in Python. Networks run in bfloat16 where autocast allows, channels last.
+  Autocast would round every weight at every call; programs evaluate a `Working` model instead, whose weights of
+  convolutions and linear layers are rounded copies, brought up to date all at once.
 
 Both run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the host
 would have to wait for; what the host decides (which group, how many rows, the learning rate) it writes into small
@@ -15,9 +17,11 @@ tensors beforehand, and what it wants to know (is everything finite?) it looks u
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +31,57 @@ from paracond.state import InputError
 MODES = ("auto", "eager", "graphs")
 WARM_UP = 3  # calls before a program is recorded: optimisers make their state, libraries choose their algorithms
 
+ROUNDED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
+
 Program = Callable[[], None]
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class Working(Generic[Model]):
+    """A model as programs evaluate it: `model` is the original itself, or a copy that shares with it all but the
+    weights which autocast would round; those it has in bfloat16. `part` is a part of the original."""
+
+    def __init__(self, original: Model, rounded: bool):
+        self.original = original
+        self._copies: dict[int, nn.Parameter] = {}
+        self.model = self._copy() if rounded else original
+
+    def _copy(self) -> Model:
+        original = self.original
+        layers = [module for module in original.modules() if isinstance(module, ROUNDED)]
+        weights = {id(p) for layer in layers for p in layer.parameters(recurse=False) if p.dtype == torch.float32}
+        shared = {id(t): t for t in [*original.parameters(), *original.buffers()] if id(t) not in weights}
+        copied = copy.deepcopy(original, shared)
+        for old, new in zip(original.parameters(), copied.parameters(), strict=True):
+            if id(old) in weights:
+                new.data = new.data.to(torch.bfloat16)
+                self._copies[id(old)] = new
+        return copied
+
+    def _pairs(self, part: nn.Module | None) -> list[tuple[nn.Parameter, nn.Parameter]]:
+        if not self._copies:
+            return []
+        parameters = (self.original if part is None else part).parameters()
+        return [(p, self._copies[id(p)]) for p in parameters if id(p) in self._copies]
+
+    @torch.no_grad()
+    def refresh(self, part: nn.Module | None = None) -> None:
+        """Round the weights as they are now."""
+        pairs = self._pairs(part)
+        if pairs:
+            torch._foreach_copy_([new for _, new in pairs], [old for old, _ in pairs])
+
+    @torch.no_grad()
+    def return_gradients(self, part: nn.Module) -> None:
+        """Give the originals the gradients of their copies, which forget them."""
+        pairs = [(old, new) for old, new in self._pairs(part) if new.grad is not None]
+        if not pairs:
+            return
+        for old, _ in pairs:
+            old.grad = torch.empty_like(old)
+        torch._foreach_copy_([old.grad for old, _ in pairs], [new.grad for _, new in pairs])
+        for _, new in pairs:
+            new.grad = None
 
 
 class Engine:
@@ -53,6 +107,10 @@ class Engine:
         for module in model.modules():
             if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
                 module.weight.data = module.weight.data.to(memory_format=torch.channels_last)
+
+    def working(self, model: Model) -> Working[Model]:
+        """The model as this engine's programs evaluate it."""
+        return Working(model, rounded=self.captures)
 
     def compiled(self, network: nn.Module) -> None:
         """Let a network's forward and backward passes be fused, in place."""

@@ -112,8 +112,8 @@ class Learner:
         self.step_count = self.age = 0
         self.faults = Faults(model, self.engine)
         sources = self.engine, self.faults, self.generator, self.host
-        self.completion = Completion(model, data, batch_size, completion_steps, augment, *sources)
         self._make_optimisers(optimiser)
+        self.completion = Completion(model, data, batch_size, completion_steps, augment, self.working, *sources)
         self._make_buffers()
 
     def _make_optimisers(self, optimiser: Optimiser) -> None:
@@ -126,7 +126,9 @@ class Learner:
         self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
         for name, made in self.optimisers.items():
             engine.capturable(name, made)
-            engine.compiled(model.conditional(name).network)
+        self.working = engine.working(model)
+        for name in model.names:
+            engine.compiled(self.working.model.conditional(name).network)
         pairs = {n: (self.averaged.conditional(n), model.conditional(n)) for n in model.names}
         self.averages: dict[str, list[Tensor]] = {
             n: [a for a, p in zip(mean.parameters(), now.parameters(), strict=True) if p.requires_grad]
@@ -238,8 +240,9 @@ class Learner:
 
     def _update(self, name: str) -> None:
         """One gradient step on the conditional of `name`, and the new draw of its group."""
+        self.working.refresh(self.model.conditional(name))
         with self.engine.precision():
-            distribution = self.model(name, self.batch)
+            distribution = self.working.model(name, self.batch)
         scores = distribution.scores(self.batch[name])
         loss = -scores.detach().sum() / self.batch_size
         kept = torch.where(_like(self.redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
@@ -264,8 +267,9 @@ class Learner:
         former = [value.clone() for value in changing]
         with torch.enable_grad():
             self._descend(name, good)
+        self.working.refresh(self.model.conditional(name))
         with self.engine.precision():
-            drawn = self.model(name, self.batch).sample(self.generator)
+            drawn = self.working.model(name, self.batch).sample(self.generator)
         fine = torch.zeros_like(good)
         try:
             fine = self.faults.check(name, {"a draw": drawn.sum()})
@@ -280,6 +284,7 @@ class Learner:
             return torch.zeros_like(objective)
         self.optimisers[name].zero_grad()
         objective.backward()
+        self.working.return_gradients(self.model.conditional(name))
         norm = nn.utils.get_total_norm([p.grad for p in self.parameters[name] if p.grad is not None])
         if self.clip is not None:
             nn.utils.clip_grads_with_norm_(self.parameters[name], self.clip, norm)

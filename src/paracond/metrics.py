@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -191,6 +192,12 @@ class Statistics:
         products = (self.count - 1) * self.covariance + self.count * torch.outer(self.mean, self.mean)
         return self.count * self.mean, products, torch.tensor(self.count)
 
+    @cached_property
+    def root(self) -> Tensor:
+        """R with R R^T = covariance, whose rounding may have made some zeros negative."""
+        values, vectors = torch.linalg.eigh(self.covariance)
+        return vectors * values.clamp_min(0).sqrt()
+
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.{os.getpid()}.part")  # two processes may write the same file
@@ -206,9 +213,7 @@ class Statistics:
 
 def frechet_distance(a: Statistics, b: Statistics) -> float:
     """|m_a - m_b|^2 + tr(S_a + S_b - 2 (S_a S_b)^{1/2}), in float64; covariances may be singular."""
-    values, vectors = torch.linalg.eigh(a.covariance)
-    root = vectors * values.clamp_min(0).sqrt()
-    shared = torch.linalg.eigvalsh(root.T @ b.covariance @ root)
+    shared = torch.linalg.eigvalsh(a.root.T @ b.covariance @ a.root)
     gap = (a.mean - b.mean).square().sum() + a.covariance.trace() + b.covariance.trace()
     return float(gap - 2 * shared.clamp_min(0).sqrt().sum())  # rounding makes some zeros negative
 
