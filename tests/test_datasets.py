@@ -15,12 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pooch
 import pytest
 import torch
 
 import paracond as pc
 from paracond.datasets import idx, images
+
+pooch = pytest.importorskip("pooch")  # a GPU machine may not have it
 
 NAMES = tuple(images.MNIST.content)
 ROWS = 12

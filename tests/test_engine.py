@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 import scipy.stats
@@ -10,6 +11,9 @@ from helpers import THRESHOLD, assert_fits, random_joint, random_tables, state_i
 
 import paracond as pc
 from paracond import exact
+from paracond.engine import Working
+from paracond.recipes.experiments import EXPERIMENTS
+from paracond.recipes.images import make_learner, small
 
 SHAPE = (2, 3, 2)
 gpu = pytest.mark.gpu
@@ -97,6 +101,47 @@ def test_recorded_learning_reaches_the_same_loss(compile):
         found[mode] = {n: float(torch.stack(v[-100:]).mean()) for n, v in losses.items()}
     assert found["eager"]["x"] == pytest.approx(found["graphs"]["x"], abs=0.05 * 144)
     assert found["graphs"]["c"] < 0.1
+
+
+@gpu
+@pytest.mark.parametrize("experiment", ["mnist", "fashion"])
+@pytest.mark.parametrize("labels", [1.0, 0.5])
+def test_the_designs_of_the_recipes_can_be_recorded(experiment, labels):
+    """Conditions, noise levels, shifts and missing labels: nothing in their programs waits for the host."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(300, 1, 28, 28, generator=generator)
+    state = {"x": (x > 0.5).float() if experiment == "mnist" else x, "c": torch.arange(300) % 10}
+    data = pc.datasets.hide(pc.Data(state), {"c": 1 - labels})
+    for design in EXPERIMENTS[experiment].presets.values():
+        learner = make_learner(small(replace(design, shifts=2)), data, pc.Engine("cuda", "graphs"), 0)
+        model = learner.fit(60)
+        assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_a_working_model_rounds_weights_and_returns_their_gradients():
+    model = images("cpu")
+    state = model.start(6, model.generator(0))
+    working = Working(model, rounded=True)
+    part, copied = model.conditional("x"), working.model.conditional("x")
+    pairs = list(zip(part.parameters(), copied.parameters(), strict=True))
+    kinds = {id(old): (old is new, new.dtype) for old, new in pairs}
+    assert set(kinds.values()) == {(True, torch.float32), (False, torch.bfloat16)}  # the norms' gains are shared
+    with torch.no_grad():
+        for old in part.parameters():
+            old.add_(0.25)
+    working.refresh(part)
+    assert all(torch.equal(new, old.to(new.dtype)) for old, new in pairs)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        (-model("x", state).log_prob(state["x"]).mean()).backward()
+    expected = [old.grad.clone() for old in part.parameters()]
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        (-working.model("x", state).log_prob(state["x"]).mean()).backward()
+    working.return_gradients(part)
+    assert all(new.grad is None for old, new in pairs if old is not new)
+    for old, gradient in zip(part.parameters(), expected, strict=True):
+        torch.testing.assert_close(old.grad, gradient, rtol=2e-2, atol=1e-2 * float(gradient.abs().max()))
 
 
 @gpu

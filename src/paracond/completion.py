@@ -89,7 +89,7 @@ class Completion:
         known, mask = take(self.examples, index), take(self.observed, index)
         if self.augment is not None:
             known = self.augment(known, self.generator)
-        return merge(mask, known, self.model.start(len(index), self.generator)), mask
+        return merge(mask, known, known | self.model.start_groups(len(index), self.generator)), mask
 
     @torch.no_grad()
     def _start_pool(self) -> None:

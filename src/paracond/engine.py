@@ -74,13 +74,14 @@ class Working(Generic[Model]):
     @torch.no_grad()
     def return_gradients(self, part: nn.Module) -> None:
         """Give the originals the gradients of their copies, which forget them."""
-        pairs = [(old, new) for old, new in self._pairs(part) if new.grad is not None]
-        if not pairs:
+        found = [(old, new.grad) for old, new in self._pairs(part) if new.grad is not None]
+        if not found:
             return
-        for old, _ in pairs:
-            old.grad = torch.empty_like(old)
-        torch._foreach_copy_([old.grad for old, _ in pairs], [new.grad for _, new in pairs])
-        for _, new in pairs:
+        gradients = [torch.empty_like(old) for old, _ in found]
+        torch._foreach_copy_(gradients, [rounded for _, rounded in found])
+        for (old, _), gradient in zip(found, gradients, strict=True):
+            old.grad = gradient
+        for _, new in self._pairs(part):
             new.grad = None
 
 

@@ -113,8 +113,12 @@ class JointModel(nn.Module):
 
     def start(self, batch: int, generator: torch.Generator) -> State:
         """Random values for every group, defaults for conditions."""
-        state = {name: self.variables[name].start(batch, generator, self.dtype) for name in self.names}
-        return state | {n: c.values(batch, self.dtype, self.device) for n, c in self.conditions.items()}
+        defaults = {n: c.values(batch, self.dtype, self.device) for n, c in self.conditions.items()}
+        return self.start_groups(batch, generator) | defaults
+
+    def start_groups(self, batch: int, generator: torch.Generator) -> State:
+        """Random values for every group; nothing is copied from the host, so that this can be recorded."""
+        return {name: self.variables[name].start(batch, generator, self.dtype) for name in self.names}
 
     # --- checks -------------------------------------------------------------------------------------------------
 
