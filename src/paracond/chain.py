@@ -120,6 +120,7 @@ class Chain:
     ):
         self.model = model
         self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
+        self.engine.prepare(model)
         self._recorder: _Recorder | None = None
         self.generator = generator
         self.clamp = full_clamp(model, clamp or {}, batch)

@@ -21,7 +21,7 @@ import copy
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ ROUNDED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose
 
 Program = Callable[[], None]
 Model = TypeVar("Model", bound=nn.Module)
+Work = TypeVar("Work", bound=Callable)
 
 
 class Working(Generic[Model]):
@@ -86,8 +87,8 @@ class Working(Generic[Model]):
 
 
 class Engine:
-    """`mode` "auto" takes graphs on CUDA and eager elsewhere. `compile` fuses the networks' elementwise work; it costs
-    up to a minute once, so it is worth it for long runs only."""
+    """`mode` "auto" takes graphs on CUDA and eager elsewhere. `compile` fuses elementwise work; it costs up to a
+    minute once, so it is worth it for long runs only."""
 
     def __init__(self, device: torch.device | str, mode: str = "auto", compile: bool = False):
         self.device = torch.device(device)
@@ -97,14 +98,13 @@ class Engine:
             raise InputError(f'engine "graphs" needs a CUDA device; the model is on {self.device}')
         self.captures = mode != "eager" and self.device.type == "cuda"
         self.compile = compile
+        self._move_towards = self.fused(_move_towards)
         self._pool = torch.cuda.graph_pool_handle() if self.captures else None
         # Its own: libraries keep a workspace per stream, and engines side by side must not share one.
         self._stream = torch.cuda.Stream(self.device) if self.captures else None
 
     def prepare(self, model: nn.Module) -> None:
-        """Lay out a model's weights for this engine; what it computes stays the same."""
-        if not self.captures:
-            return
+        """Lay out a model's weights for this engine, channels last; what it computes stays the same."""
         for module in model.modules():
             if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
                 module.weight.data = module.weight.data.to(memory_format=torch.channels_last)
@@ -113,10 +113,14 @@ class Engine:
         """The model as this engine's programs evaluate it."""
         return Working(model, rounded=self.captures)
 
-    def compiled(self, network: nn.Module) -> None:
-        """Let a network's forward and backward passes be fused, in place."""
-        if self.compile:
-            network.compile(dynamic=False)
+    def fused(self, work: Work) -> Work:
+        """A network (in place) or a function of tensors, as few kernels where that was asked for."""
+        if not self.compile:
+            return work
+        if isinstance(work, nn.Module):
+            work.compile(dynamic=False)
+            return work
+        return cast(Work, torch.compile(work, dynamic=False))
 
     def precision(self):
         """The context in which networks are evaluated."""
@@ -144,9 +148,7 @@ class Engine:
     def move_towards(self, means: Sequence[Tensor], values: Sequence[Tensor], weight: float | Tensor) -> None:
         """means += weight (values - means), in place; a tensor as weight is read when a recorded program runs."""
         if isinstance(weight, Tensor):
-            gaps = torch._foreach_sub(list(values), list(means))
-            torch._foreach_mul_(gaps, weight)
-            torch._foreach_add_(list(means), gaps)
+            self._move_towards(list(means), list(values), weight)
         else:
             torch._foreach_lerp_(list(means), list(values), weight)
 
@@ -163,6 +165,12 @@ class Engine:
         """Wait until all that was asked for is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _move_towards(means: list[Tensor], values: list[Tensor], weight: Tensor) -> None:
+    gaps = torch._foreach_sub(values, means)
+    torch._foreach_mul_(gaps, weight)
+    torch._foreach_add_(means, gaps)
 
 
 def _seconds(work: Callable[[], object], threads: int) -> float:

@@ -26,6 +26,16 @@ class NonFiniteError(ArithmeticError):
         self.variable, self.step = variable, step
 
 
+def note(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: int, suspect: int) -> Tensor:
+    """Write down in `first` the first of `numbers` that is not finite, if nothing is written there; true if so still.
+    `suspect` is the place of the first of them in `SUSPECTS`."""
+    bad = torch.stack([~number.isfinite() for number in numbers])
+    which = bad.to(torch.uint8).argmax() + suspect
+    found = torch.stack([clock, torch.full_like(clock, variable), which])
+    first.copy_(torch.where(bad.any() & (first[0] < 0), found, first))
+    return first[0] < 0
+
+
 class Faults:
     """The first fault of a learner's programs. `clock` counts its updates, on the device."""
 
@@ -35,20 +45,18 @@ class Faults:
         self.first = torch.full((3,), -1, dtype=torch.long, device=model.device)  # step, variable, suspect
         self.none = torch.ones((), dtype=torch.bool, device=model.device)
         self.watch = Watch(self.first[0])
+        self.note = engine.fused(note)
 
     @torch.no_grad()
     def check(self, name: str, numbers: Mapping[str, Tensor]) -> Tensor:
         """Whether these numbers, named as in `SUSPECTS`, and all before them are finite: a boolean on the device."""
-        bad = ~torch.stack([number.double() for number in numbers.values()]).isfinite()
-        if not self.engine.captures:
-            for what, wrong in zip(numbers, bad.tolist(), strict=True):
-                if wrong:
-                    raise NonFiniteError(name, int(self.clock), what)
-            return self.none
-        suspect = bad.to(torch.uint8).argmax() + SUSPECTS.index(next(iter(numbers)))
-        found = torch.stack([self.clock, torch.full_like(self.clock, self.model.index(name)), suspect])
-        torch.where(bad.any() & (self.first[0] < 0), found, self.first, out=self.first)
-        return self.first[0] < 0
+        if self.engine.captures:
+            place = self.model.index(name), SUSPECTS.index(next(iter(numbers)))
+            return self.note(self.first, self.clock, list(numbers.values()), *place)
+        for what, number in numbers.items():
+            if not bool(number.isfinite()):
+                raise NonFiniteError(name, int(self.clock), what)
+        return self.none
 
     def look(self) -> None:
         """Raise the first fault if it has been seen; never waits."""

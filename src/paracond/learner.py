@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from paracond.chain import Scan
 from paracond.completion import Augment, Completion, blank, flags
 from paracond.engine import Engine
+from paracond.families import Distribution
 from paracond.faults import Faults
 from paracond.joint import JointModel
 from paracond.progress import track
@@ -128,7 +129,7 @@ class Learner:
             engine.capturable(name, made)
         self.working = engine.working(model)
         for name in model.names:
-            engine.compiled(self.working.model.conditional(name).network)
+            engine.fused(self.working.model.conditional(name).network)
         pairs = {n: (self.averaged.conditional(n), model.conditional(n)) for n in model.names}
         self.averages: dict[str, list[Tensor]] = {
             n: [a for a, p in zip(mean.parameters(), now.parameters(), strict=True) if p.requires_grad]
@@ -149,8 +150,9 @@ class Learner:
         self.weight = torch.ones((), device=device)  # of the new parameters in their moving average
         self.losses = {n: torch.zeros((), device=device, dtype=model.dtype) for n in model.names}
         program = partial(self.engine.program, generator=self.generator)
+        self.objective, self.keep = self.engine.fused(_objective), self.engine.fused(self._keep)
         self.shuffle = program(self._shuffle)
-        self.replace_rows = program(self._replace_rows)
+        self.replace_rows = program(self.engine.fused(self._replace_rows))
         self.update = {n: program(partial(self._update, n)) for n in model.names}
 
     # --- the loop -----------------------------------------------------------------------------------------------
@@ -214,15 +216,13 @@ class Learner:
     @torch.no_grad()
     def _replace_rows(self) -> None:
         rank = self.ranks.index_select(0, self.turn).squeeze(0)
-        chosen, source = (
-            (rank < self.count) & (self.faults.first[0] < 0),
-            (self.first + rank).clamp(max=self.batch_size - 1),
-        )
+        chosen = (rank < self.count) & (self.faults.first[0] < 0)
+        source = (self.first + rank).clamp(max=self.batch_size - 1)
         pairs = ((self.batch, self.completion.pool), (self.redrawn, self.completion.redrawn))
         for buffers, fresh in pairs:
             for name, buffer in buffers.items():
                 wide = chosen.view(-1, *[1] * (buffer.ndim - 1))
-                torch.where(wide, fresh[name][source], buffer, out=buffer)
+                buffer.copy_(torch.where(wide, fresh[name][source], buffer))
 
     # --- step II ------------------------------------------------------------------------------------------------
 
@@ -243,22 +243,25 @@ class Learner:
         self.working.refresh(self.model.conditional(name))
         with self.engine.precision():
             distribution = self.working.model(name, self.batch)
-        scores = distribution.scores(self.batch[name])
-        loss = -scores.detach().sum() / self.batch_size
-        kept = torch.where(_like(self.redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
-        norm = self._gradient(name, -kept.sum() / self.batch_size)
+        skipped = self.redrawn[name] if self.skip_redrawn else None
+        objective, loss = self.objective(distribution, self.batch[name], skipped)
+        norm = self._gradient(name, objective)
         value = distribution.sample(self.generator)
         good = self.faults.check(name, {"the loss": loss, "the gradient": norm, "a draw": value.sum()})
         if self.draw == "after":
             value, good = self._draw_after(name, good)
         else:
             self._descend(name, good)
-        with torch.no_grad():
-            torch.where(good, value, self.batch[name], out=self.batch[name])
-            self.losses[name].copy_(loss)
-            self.faults.clock.add_(1)
-            for other, flags in self.redrawn.items():
-                flags.fill_(other == name)
+        self.keep(name, value, good, loss)
+
+    @torch.no_grad()
+    def _keep(self, name: str, value: Tensor, good: Tensor, loss: Tensor) -> None:
+        """The group's new draw, if all is well, and that it is new."""
+        self.batch[name].copy_(torch.where(good, value, self.batch[name]))
+        self.losses[name].copy_(loss)
+        self.faults.clock.add_(1)
+        for other, redrawn in self.redrawn.items():
+            redrawn.fill_(other == name)
 
     @torch.no_grad()
     def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:
@@ -303,6 +306,13 @@ class Learner:
             self.engine.move_towards(self.averages[name], now, weight)
             for average, value in self.buffers[name]:
                 average.copy_(value)
+
+
+def _objective(distribution: Distribution, value: Tensor, skipped: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Minus the mean of log p(x_i | x_-i) over the batch: without what is skipped, to descend, and whole, to show."""
+    scores = distribution.scores(value)
+    kept = scores if skipped is None else torch.where(_like(skipped, scores), 0, scores)
+    return -kept.sum() / len(value), -scores.detach().sum() / len(value)
 
 
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:
