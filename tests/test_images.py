@@ -413,7 +413,9 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
     with pytest.raises(SystemExit, match="continue with --resume"):
         cli.main(["reproduce", name, *options, "--minutes", "0"])
     cli.main(["reproduce", name, *options, "--resume"])
-    metrics = {m["name"]: m for m in json.loads((out / "results.json").read_text())["metrics"]}
+    results = json.loads((out / "results.json").read_text())
+    assert [point["updates"] for point in results["milestones"]] == [30]
+    metrics = {m["name"]: m for m in results["metrics"]}
     assert {"fid", "fid_floor", "fid_reconstruction", "fid_from_random_400", "minutes_to_paper"} <= set(metrics)
     assert ("fid_draws" in metrics) == (name == "mnist") == ("accuracy_100_labels" in metrics)
     assert metrics["fid"]["paper"] == changed.paper["fid"] and metrics["fid"]["goal"] == changed.goals["fid"]
@@ -424,9 +426,9 @@ def test_levers_are_tried_one_at_a_time(folder, monkeypatch, capsys):
     monkeypatch.setitem(levers.EXPERIMENTS, "fashion", fashion.EXPERIMENT)
     out = folder / "levers"
     options = ["--data", str(folder), "--out", str(out), "--device", "cpu", "--quick"]
-    cli.main(["reproduce", "levers", *options, "--only", "base", "no_noise"])
+    cli.main(["reproduce", "levers", *options, "--only", "base", "noise_levels"])
     names = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
-    assert {"base_accuracy", "no_noise_accuracy", "base_bits", "no_noise_active"} <= names
+    assert {"base_accuracy", "noise_levels_accuracy", "base_bits", "noise_levels_active"} <= names
     with pytest.raises(SystemExit, match="no lever is called 'magic'; there are base"):
         cli.main(["reproduce", "levers", *options, "--only", "magic"])
     for change in levers.CHANGES.values():  # every lever is a design that can be built

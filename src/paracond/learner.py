@@ -150,7 +150,7 @@ class Learner:
         self.weight = torch.ones((), device=device)  # of the new parameters in their moving average
         self.losses = {n: torch.zeros((), device=device, dtype=model.dtype) for n in model.names}
         program = partial(self.engine.program, generator=self.generator)
-        self.objective, self.keep = self.engine.fused(_objective), self.engine.fused(self._keep)
+        self.evaluate, self.keep = self.engine.fused(self._evaluate), self.engine.fused(self._keep)
         self.shuffle = program(self._shuffle)
         self.replace_rows = program(self.engine.fused(self._replace_rows))
         self.update = {n: program(partial(self._update, n)) for n in model.names}
@@ -241,10 +241,7 @@ class Learner:
     def _update(self, name: str) -> None:
         """One gradient step on the conditional of `name`, and the new draw of its group."""
         self.working.refresh(self.model.conditional(name))
-        with self.engine.precision():
-            distribution = self.working.model(name, self.batch)
-        skipped = self.redrawn[name] if self.skip_redrawn else None
-        objective, loss = self.objective(distribution, self.batch[name], skipped)
+        distribution, objective, loss = self.evaluate(name)
         norm = self._gradient(name, objective)
         value = distribution.sample(self.generator)
         good = self.faults.check(name, {"the loss": loss, "the gradient": norm, "a draw": value.sum()})
@@ -253,6 +250,15 @@ class Learner:
         else:
             self._descend(name, good)
         self.keep(name, value, good, loss)
+
+    def _evaluate(self, name: str) -> tuple[Distribution, Tensor, Tensor]:
+        """p(x_i | x_-i), and minus the mean of its logarithm over the batch: without what is skipped, to descend, and
+        whole, to show."""
+        with self.engine.precision():
+            distribution = self.working.model(name, self.batch)
+        scores = distribution.scores(self.batch[name])
+        kept = torch.where(_like(self.redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
+        return distribution, -kept.sum() / self.batch_size, -scores.detach().sum() / self.batch_size
 
     @torch.no_grad()
     def _keep(self, name: str, value: Tensor, good: Tensor, loss: Tensor) -> None:
@@ -306,13 +312,6 @@ class Learner:
             self.engine.move_towards(self.averages[name], now, weight)
             for average, value in self.buffers[name]:
                 average.copy_(value)
-
-
-def _objective(distribution: Distribution, value: Tensor, skipped: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Minus the mean of log p(x_i | x_-i) over the batch: without what is skipped, to descend, and whole, to show."""
-    scores = distribution.scores(value)
-    kept = scores if skipped is None else torch.where(_like(skipped, scores), 0, scores)
-    return -kept.sum() / len(value), -scores.detach().sum() / len(value)
 
 
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -46,6 +47,7 @@ class Outcome:
     seconds: float
     config: dict = field(default_factory=dict)
     device: str = "cpu"
+    details: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.config.get("quick"):
@@ -61,7 +63,8 @@ class Outcome:
             "date": time.strftime("%Y-%m-%d"),
             "seconds": round(self.seconds, 2),
             "config": self.config,
-            "metrics": [asdict(metric) for metric in self.metrics],
+            "metrics": [_finite(asdict(metric)) for metric in self.metrics],
+            **self.details,
         }
 
     def write(self, folder: Path) -> Path:
@@ -81,6 +84,11 @@ class Outcome:
                 m.name, f"{m.value:.4g}{spread}", goal_text(m), "" if m.paper is None else f"{m.paper:g}", verdict
             )
         Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+def _finite(record: dict) -> dict:
+    """JSON has no infinity: what was never reached is null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
 
 
 def plain(config) -> dict:

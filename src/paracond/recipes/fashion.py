@@ -22,16 +22,7 @@ PAPER = Design(
     learning_rate=1e-3,
     updates=150_000,
 )
-BEST = Design(
-    latents=0,
-    maps=16,
-    width=64,
-    width_class=64,
-    updates=150_000,
-    chain_length=(4.0, 8.0),
-    noise=(0.1, 0.2, 0.4, 0.8),
-    clean=0.5,
-)
+BEST = Design(latents=0, maps=16, width=96, width_class=96, batch_size=1024, updates=120_000, chain_length=(4.0, 12.0))
 
 EXPERIMENT = images_experiment.Experiment(
     name="fashion",

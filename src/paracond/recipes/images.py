@@ -1,11 +1,13 @@
 """Images, classes and latents (section 5.3): one model of p(x, c, z), asked in every direction.
 
 Groups: x, an image; c, its class; z, flat binary latents; y, binary latents that keep their place in the image (a map
-of a quarter of its resolution). The `paper` preset has x, c and z with eq:mnist's networks. The `best` preset adds
+of a quarter of its resolution). The `paper` preset has x, c and z with eq:mnist's networks. The `best` preset has
 
-- y: detail is local, and flat codes are slow to learn it; reconstructions bound what can be generated;
-- noise levels (`augment`): without them the chain from random latents is caught far from the data;
-- a class network that reads the image alone: z, drawn with the true class in hand, would whisper it.
+- y instead of z for grey images: detail is local, and flat codes are slow to learn it; reconstructions bound what can
+  be generated. Both together mix badly: chains from random latents are caught far from the data;
+- chains that grow longer, for the same reason;
+- a class network that reads the image alone: z, drawn with the true class in hand, would whisper it;
+- residual networks.
 
 What is measured of a model, always: reconstructions (z drawn for real images, decoded), the chain from data after 10
 and 100 sweeps, and the chain from random latents after 100 and 400. A generated image is, as in the paper, the mean of
@@ -14,6 +16,7 @@ p(x | c, z) at the last z (thresholded at one half where pixels are binary).
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import warnings
@@ -191,13 +194,22 @@ def balanced(data: pc.Data, share: float) -> pc.Data:
 
 @dataclass
 class Milestones:
-    """Measures a model while it learns, at growing times of training, with the training's clock stopped."""
+    """Measures a model while it learns, at growing times of training, with the training's clock stopped.
+
+    What was found and the time are kept in the file `path`, for a training that goes on in another time box.
+    """
 
     measure: Callable[[pc.JointModel], dict[str, float]]
-    seconds: tuple[float, ...] = (10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 360, 420, 480, 540, 600)
+    path: Path
+    seconds: tuple[float, ...] = (15, 30, 45, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800)
     found: list[dict[str, float]] = field(default_factory=list)
     trained: float = 0.0
-    began: float = field(default_factory=time.perf_counter)
+
+    def start(self, resume: bool) -> None:
+        if resume and self.path.is_file():
+            kept = json.loads(self.path.read_text())
+            self.found, self.trained = kept["found"], kept["trained"]
+        self.began = time.perf_counter()
 
     def __call__(self, learner: pc.Learner) -> None:
         if learner.step_count % 20:
@@ -207,12 +219,19 @@ class Milestones:
             self.take(learner)
 
     def take(self, learner: pc.Learner) -> None:
-        learner.engine.synchronise()
-        self.trained += time.perf_counter() - self.began
+        self.pause(learner)
         numbers = {"seconds": self.trained, "updates": learner.step_count, **self.measure(learner.averaged)}
         self.found.append(numbers)
         print("  " + ", ".join(f"{name} {value:.5g}" for name, value in numbers.items()), flush=True)
         self.began = time.perf_counter()
+
+    def pause(self, learner: pc.Learner) -> None:
+        """Stop the clock, and keep what there is."""
+        learner.engine.synchronise()
+        now = time.perf_counter()
+        self.trained, self.began = self.trained + now - self.began, now
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps({"found": self.found, "trained": self.trained}))
 
 
 def train(learner: pc.Learner, updates: int, folder: Path, config: Config, milestones: Milestones | None) -> None:
@@ -224,6 +243,8 @@ def train(learner: pc.Learner, updates: int, folder: Path, config: Config, miles
 
     done = checkpoints.fit(learner, updates, folder, resume=config.resume, minutes=config.minutes, on_step=look)
     learner.engine.synchronise()
+    if milestones is not None:
+        milestones.pause(learner)
     if not done:
         raise Unfinished(f"stopped at update {learner.step_count} of {updates}; continue with --resume")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from matplotlib.figure import Figure
@@ -83,7 +83,8 @@ def run(experiment: Experiment, config: Config) -> Outcome:
     if config.extras and experiment.few_labels is not None:
         extras(session, experiment.few_labels, design)
     seconds = time.perf_counter() - began
-    outcome = Outcome(experiment.name, session.metrics, seconds, plain(config), session.device)
+    details = {"design": asdict(design), "milestones": milestones.found}
+    outcome = Outcome(experiment.name, session.metrics, seconds, plain(config), session.device, details)
     outcome.write(config.out)
     title = f"{experiment.name}: one model, every direction (section 5.3)"
     about = f"p(x, c, z) of {len(session.train):,} images, preset {config.preset}: {design}"
@@ -122,10 +123,12 @@ def trained(session: Session, design: Design) -> tuple[pc.Learner, Milestones]:
             found["fid"] = session.fid.score(shown(model, generate(model, classes))).value
         return found
 
-    milestones = Milestones(measure)
+    milestones = Milestones(measure, session.config.out / "milestones.json")
+    milestones.start(session.config.resume)
     learner = make_learner(design, session.train, session.engine(), session.config.seed)
     train(learner, design.updates, session.config.out / "checkpoint", session.config, milestones)
-    milestones.take(learner)
+    if not milestones.found or milestones.found[-1]["updates"] < learner.step_count:
+        milestones.take(learner)
     return learner, milestones
 
 
