@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from helpers import assert_fits
 from torch import nn
 
 import paracond as pc
@@ -28,6 +29,48 @@ def test_a_conditional_reads_all_others_and_never_itself():
         for other in set(model.names) - {name}:
             moved = {**state, other: VARIABLES[other].start(6, model.generator(9), torch.float32)}
             assert not torch.equal(model(name, moved).mean, before)
+
+
+def with_start(seed=0):
+    """z has a start network that reads c."""
+    torch.manual_seed(seed)
+    variables = {"x": pc.Binary(()), "c": pc.Categorical(3), "z": pc.Binary(2)}
+    networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
+    starts = {"z": pc.networks.mlp(variables, "z", reads=["c"], depth=0)}
+    return pc.JointModel({n: pc.Conditional(f, networks[n], starts.get(n)) for n, f in variables.items()})
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_chains_begin_at_the_start_networks(given):
+    """z from p_0(z | c), then what is not known from its conditional: x given c and z, then c given x and z."""
+    model, rows = with_start().double(), 30_000
+    c = torch.arange(rows) % 3
+    known, mask = model.admit({"c": c} if given else {}, rows=rows)
+    state = model.start(rows, model.generator(1), known, mask)
+    words = pc.Binary(2).values().double()
+    law = torch.zeros(3, 4, 2, dtype=torch.float64)  # of (c, z, x)
+    for k in range(3):
+        part = {"c": torch.full((4,), k), "z": words, "x": torch.zeros(4)}
+        first = model.begin("z", part).log_prob(words).exp()
+        x = model("x", part).mean
+        law[k] = torch.stack([first * (1 - x), first * x], 1) / 3
+    if not given:
+        for x in (0.0, 1.0):
+            again = model("c", {"x": torch.full((4,), x).double(), "z": words, "c": torch.zeros(4)}).mean
+            law[:, :, int(x)] = (law[:, :, int(x)].sum(0)[:, None] * again).T
+    z = (2 * state["z"][:, 0] + state["z"][:, 1]).long()
+    counts = torch.bincount((state["c"] * 4 + z) * 2 + state["x"].long(), minlength=24)
+    assert_fits(counts, law.detach().flatten())
+    assert given == torch.equal(state["c"], c)
+
+
+def test_start_networks_are_saved(tmp_path):
+    model = with_start()
+    model.save(tmp_path)
+    again = pc.JointModel.load(tmp_path)
+    state = model.start(5, model.generator(0))
+    assert torch.equal(again.begin("z", state).mean, model.begin("z", state).mean)
+    assert again.conditional("x").start is None
 
 
 def test_alpha_is_uniform_or_normalised():

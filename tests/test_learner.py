@@ -505,3 +505,26 @@ def test_hiding_is_exact_and_even():
             pc.datasets.hide(data, fractions)
     with pytest.raises(pc.InputError, match="split must be"):
         pc.datasets.digits("validation")
+
+
+def test_a_start_network_learns_the_law_of_its_group_given_what_it_reads():
+    """With a weight per class p_0(z | c) is the table of frequencies, and the conditional learns as if it was not."""
+    generator = torch.Generator().manual_seed(0)
+    c = torch.randint(3, (4000,), generator=generator)
+    z = torch.bernoulli(torch.tensor([0.1, 0.5, 0.8])[c], generator=generator)
+    variables = {"c": pc.Categorical(3), "z": pc.Binary(())}
+    averaged = {}
+    for begins in (True, False):
+        torch.manual_seed(1)
+        networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
+        start = pc.networks.mlp(variables, "z", reads=["c"], depth=0) if begins else None
+        c_given_z = pc.Conditional(variables["c"], networks["c"])
+        model = pc.JointModel({"c": c_given_z, "z": pc.Conditional(variables["z"], networks["z"], start)})
+        data, options = pc.Data({"c": c, "z": z}), {"batch_size": 4000, "average": 0.9}
+        averaged[begins] = pc.Learner(model, data, chain_length=1, learning_rate=0.05, **options).fit(600)
+    model = averaged[True]
+    found = model.begin("z", {"c": torch.arange(3), "z": torch.zeros(3)}).mean
+    frequencies = torch.stack([z[c == k].mean() for k in range(3)])
+    torch.testing.assert_close(found, frequencies, atol=2e-3, rtol=0)
+    networks = [averaged[begins].conditional("z").network.state_dict() for begins in (True, False)]
+    assert all(torch.equal(one, networks[1][name]) for name, one in networks[0].items())

@@ -23,6 +23,7 @@ from torch import Tensor
 from paracond.completion import Augment
 from paracond.families import Binary, Categorical, Family, Real
 from paracond.joint import Condition
+from paracond.networks.images import jittered
 from paracond.state import InputError, State
 
 
@@ -92,20 +93,11 @@ class Shifts:
 
     def __call__(self, state: State, generator: torch.Generator) -> State:
         value = state[self.name]
-        rows, _, height, width = value.shape
-        chance = torch.rand(4, rows, generator=generator, device=value.device)
-        moved = chance[0] < self.moved
-        down, right = ((2 * self.pixels + 1) * chance[1:3]).long().clamp(max=2 * self.pixels) - self.pixels
-        down, right = down * moved, right * moved
-        mirrored = moved & (chance[3] < (0.5 if self.mirrored else 0.0))
-        i = torch.arange(height, device=value.device) - down[:, None]
-        j = torch.arange(width, device=value.device) - right[:, None]
-        inside = ((i >= 0) & (i < height))[:, None, :, None] & ((j >= 0) & (j < width))[:, None, None, :]
-        j = torch.where(mirrored[:, None], width - 1 - j, j)
-        index = i.clamp(0, height - 1)[:, :, None] * width + j.clamp(0, width - 1)[:, None, :]
-        taken = value.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, value.shape[1], -1))
-        image = torch.where(inside, taken.view_as(value), torch.zeros_like(value))
-        return {**state, self.name: image, self.flag: moved.long()}
+        chance = torch.rand(4, len(value), generator=generator, device=value.device)
+        moved = chance[3] < self.moved
+        image = jittered(value, chance[:3], self.pixels, self.mirrored)
+        kept = torch.where(moved.view(-1, 1, 1, 1), image, value)
+        return {**state, self.name: kept, self.flag: moved.long()}
 
 
 def in_turn(steps: Sequence[Augment]) -> Augment | None:

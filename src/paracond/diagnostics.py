@@ -31,7 +31,7 @@ from paracond.chain import Chain, Move, redraw
 from paracond.families import Distribution
 from paracond.joint import JointModel
 from paracond.queries import Diagnostics, query
-from paracond.state import Data, InputError, Mask, State, merge, row_count
+from paracond.state import Data, InputError, Mask, State, row_count
 
 ACTIVE = 0.02  # nats
 
@@ -68,7 +68,7 @@ def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4,
     model.check_names([latent])
     if bool(mask[latent].any()):
         raise InputError(f"{latent!r} is observed in the data: it is not a latent")
-    state = merge(mask, known, model.start(len(data), generator))
+    state = model.start(len(data), generator, known, mask)
     chain = Chain(model, clamp=mask, scan="systematic", generator=generator)
     state = chain.run(state, chain.sweeps(sweeps))
     posterior = model(latent, state)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from paracond import networks, storage
 from paracond.conditionals import Conditional
 from paracond.families import Distribution, Family, family_from
-from paracond.state import InputError, Mask, State, as_numbers, expand_mask, row_count
+from paracond.state import InputError, Mask, State, as_numbers, expand_mask, merge, row_count
 
 FORMAT = "paracond model 1"
 HALF = (torch.bfloat16, torch.float16)
@@ -75,15 +75,23 @@ class JointModel(nn.Module):
         self._probe = (next(self.parameters(), None),)
 
     def forward(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
-        conditional, dtype = self.conditional(name), self.dtype
-        reads = self.reads(name)
-        others = {k: self.variables[k].encode(state[k]).to(dtype) for k in reads}
-        return conditional(others)
+        return self.conditional(name)(self._encoded(self.reads(name), state))
+
+    def begin(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
+        """p_0(x_name | the rest of the state), for a group with a start network."""
+        start = self.conditional(name).start
+        return self.conditional(name).begin(self._encoded(self._said(name, start), state))
+
+    def _encoded(self, names: tuple[str, ...], state: Mapping[str, Tensor]) -> State:
+        return {k: self.variables[k].encode(state[k]).to(self.dtype) for k in names}
 
     def reads(self, name: str) -> tuple[str, ...]:
         """The groups that p(x_name | .) may depend on: what its network says that it reads, or all others."""
+        return self._said(name, self.conditional(name).network)
+
+    def _said(self, name: str, network: nn.Module | None) -> tuple[str, ...]:
         others = tuple(k for k in self.variables if k != name)
-        said = self.conditional(name).reads
+        said = getattr(network, "reads", None)
         return said if isinstance(said, tuple) and set(said) <= set(others) else others
 
     def conditional(self, name: str) -> Conditional:
@@ -111,10 +119,26 @@ class JointModel(nn.Module):
         """A source of randomness on the model's device."""
         return torch.Generator(self.device).manual_seed(seed)
 
-    def start(self, batch: int, generator: torch.Generator) -> State:
-        """Random values for every group, defaults for conditions."""
+    @torch.no_grad()
+    def start(
+        self, batch: int, generator: torch.Generator, known: State | None = None, mask: Mask | None = None
+    ) -> State:
+        """A whole state, as chains begin: `known` where the full `mask` is true, and conditions at their defaults.
+
+        All else is random; with start networks, their groups are drawn from p_0, and then the others given them.
+        """
         defaults = {n: c.values(batch, self.dtype, self.device) for n, c in self.conditions.items()}
-        return self.start_groups(batch, generator) | defaults
+        state = self.start_groups(batch, generator) | defaults
+        mask = mask or {}
+        state = state if known is None else merge(mask, known, state)
+        learned = [name for name in self.names if self.conditional(name).start is not None]
+        rest = [name for name in self.names if name not in learned] if learned else []
+        for name in [*learned, *rest]:
+            clamp = mask.get(name)
+            if clamp is None or not bool(clamp.all()):
+                distribution = self.begin(name, state) if name in learned else self(name, state)
+                state[name] = distribution.redraw(state[name], clamp, generator)
+        return state
 
     def start_groups(self, batch: int, generator: torch.Generator) -> State:
         """Random values for every group; nothing is copied from the host, so that this can be recorded."""
@@ -166,6 +190,7 @@ class JointModel(nn.Module):
             "format": FORMAT,
             "variables": {name: self.variables[name].describe() for name in self.names},
             "networks": {name: networks.describe(self.conditional(name).network) for name in self.names},
+            "starts": {name: networks.describe(s) for name in self.names if (s := self.conditional(name).start)},
             "alpha": self.alpha,
             "conditions": {name: condition.describe() for name, condition in self.conditions.items()},
         }
@@ -195,7 +220,11 @@ class JointModel(nn.Module):
         conditionals = {}
         for name, family in description["variables"].items():
             network = modules.get(name) or networks.rebuild(name, description["networks"][name])
-            conditionals[name] = Conditional(family_from(family), network)
+            start = None
+            if name in description.get("starts", {}):
+                key = f"start of {name}"
+                start = modules.get(key) or networks.rebuild(key, description["starts"][name])
+            conditionals[name] = Conditional(family_from(family), network, start)
         conditions = {
             name: Condition(family_from(found["family"]), found["default"])
             for name, found in description.get("conditions", {}).items()

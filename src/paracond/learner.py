@@ -21,6 +21,9 @@ Two choices that the paper leaves open:
   with has a gradient there too, which is then left out).
 
 n = 1 on complete data is pseudo-likelihood.
+
+A start network p_0(x_i | .) (see `conditionals`) learns beside its conditional, from the same values of the running
+batch. It takes no part in the chain.
 """
 
 from __future__ import annotations
@@ -252,13 +255,17 @@ class Learner:
         self.keep(name, value, good, loss)
 
     def _evaluate(self, name: str) -> tuple[Distribution, Tensor, Tensor]:
-        """p(x_i | x_-i), and minus the mean of its logarithm over the batch: without what is skipped, to descend, and
-        whole, to show."""
+        """p(x_i | x_-i), what to descend, and minus the mean of log p(x_i | x_-i) over the batch, to show."""
+        model, value = self.working.model, self.batch[name]
         with self.engine.precision():
-            distribution = self.working.model(name, self.batch)
-        scores = distribution.scores(self.batch[name])
+            distribution = model(name, self.batch)
+            start = None if model.conditional(name).start is None else model.begin(name, self.batch)
+        scores = distribution.scores(value)
         kept = torch.where(_like(self.redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
-        return distribution, -kept.sum() / self.batch_size, -scores.detach().sum() / self.batch_size
+        objective = -kept.sum() / self.batch_size
+        if start is not None:
+            objective = objective - start.scores(value).sum() / self.batch_size
+        return distribution, objective, -scores.detach().sum() / self.batch_size
 
     @torch.no_grad()
     def _keep(self, name: str, value: Tensor, good: Tensor, loss: Tensor) -> None:

@@ -152,7 +152,7 @@ def sample(
     for first in range(0, row_count(known), chunk):
         part = slice(first, first + chunk)
         clamp, values = take(mask, part), take(known, part)
-        state = model.start(row_count(values), generator)
+        state = model.start(row_count(values), generator, values, clamp)
         state = merge(clamp, values, {**state, **{n: begin[n][part] for n in start or {}}})
         chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
         parts.append(chain.run(state, chain.sweeps(sweeps), progress=progress))
@@ -203,7 +203,7 @@ def _wanted(model: JointModel, mask: Mask, want: Iterable[str] | None) -> list[s
 @torch.no_grad()
 def _direct_answer(model: JointModel, known: State, mask: Mask, wanted, chains: int, generator) -> Answer:
     """The conditionals themselves, where all that they read is given."""
-    state = merge(mask, known, model.start(row_count(known), generator))
+    state = model.start(row_count(known), generator, known, mask)
     moments, samples = {}, {}
     for name in wanted:
         moments[name] = _certain(model, name, known[name])
@@ -264,7 +264,7 @@ class _Run:
         tiled = {k: v.repeat_interleave(chains, 0) for k, v in known.items()}
         clamp = {k: v.repeat_interleave(chains, 0) for k, v in mask.items()}
         rows = len(next(iter(tiled.values())))
-        self.state = merge(clamp, tiled, model.start(rows, generator))
+        self.state = model.start(rows, generator, tiled, clamp)
         clamp |= {name: torch.ones_like(clamp[name]) for name in model.names if name not in relevant}
         self.chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
         self.open = [name for name in wanted if name in self.chain.free]

@@ -32,6 +32,10 @@ class ImageEncoder(Network):
     """`[batch, *output]` from the image `image` of shape `shape` = (channels, height, width) and flat `inputs`.
 
     Where the output is itself an image (channels, height / 4, width / 4), its features stay in their places.
+
+    In training mode the image is seen moved by up to `jitter` pixels each way, at random, and mirrored in half of the
+    rows with `mirrored`: that tells this conditional what does not matter to it, and leaves the data, and so the other
+    conditionals, as they are.
     """
 
     def __init__(
@@ -43,6 +47,8 @@ class ImageEncoder(Network):
         width: int = 32,
         kind: str = "plain",
         blocks: int = 1,
+        jitter: int = 0,
+        mirrored: bool = False,
     ):
         super().__init__(
             image=image,
@@ -52,6 +58,8 @@ class ImageEncoder(Network):
             width=width,
             kind=kind,
             blocks=blocks,
+            jitter=jitter,
+            mirrored=mirrored,
         )
         _check_kind(kind)
         make = _plain_encoder if kind == "plain" else _residual_encoder
@@ -59,9 +67,13 @@ class ImageEncoder(Network):
         self.linear = nn.ModuleList(nn.Linear(n, math.prod(output), bias=False) for n in inputs.values())
         self.image, self.names, self.output = image, tuple(inputs), tuple(output)
         self.reads = (image, *inputs)
+        self.jitter, self.mirrored = jitter, mirrored
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
-        logits = self.f(others[self.image]).view(-1, *self.output)
+        image = others[self.image]
+        if self.training and (self.jitter or self.mirrored):
+            image = jittered(image, torch.rand(3, len(image), device=image.device), self.jitter, self.mirrored)
+        logits = self.f(image).view(-1, *self.output)
         for name, layer in zip(self.names, self.linear, strict=True):
             logits = logits + layer(others[name].flatten(1)).view(-1, *self.output)
         return logits
@@ -114,6 +126,21 @@ class ImageDecoder(Network):
             return image
         log_scale = (others[self.levels] * (GAIN * self.log_scales)).sum(1)
         return torch.stack([image.float(), log_scale.view(-1, 1, 1, 1).expand_as(image)], 1)
+
+
+def jittered(images: Tensor, chance: Tensor, pixels: int, mirrored: bool) -> Tensor:
+    """Images `[rows, channels, height, width]` moved by whole pixels; what comes in is empty. `chance` `[3, rows]` has
+    numbers in [0, 1): how far down, how far right, and, under one half, whether to mirror."""
+    height, width = images.shape[-2:]
+    down, right = ((2 * pixels + 1) * chance[:2]).long().clamp(max=2 * pixels) - pixels
+    i = torch.arange(height, device=images.device) - down[:, None]
+    j = torch.arange(width, device=images.device) - right[:, None]
+    inside = ((i >= 0) & (i < height))[:, None, :, None] & ((j >= 0) & (j < width))[:, None, None, :]
+    if mirrored:
+        j = torch.where(chance[2, :, None] < 0.5, width - 1 - j, j)
+    index = i.clamp(0, height - 1)[:, :, None] * width + j.clamp(0, width - 1)[:, None, :]
+    taken = images.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, images.shape[1], -1))
+    return torch.where(inside, taken.view_as(images), 0)
 
 
 def image_network(
