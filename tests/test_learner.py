@@ -317,6 +317,41 @@ def test_per_variable_optimisers_and_clipping():
     assert moved["a"] == pytest.approx(0.5 * 1e-3, rel=1e-3) and moved["c"] == pytest.approx(0.5 * 1e-3, rel=1e-3)
 
 
+def test_one_sweep_in_turn_scores_every_group_where_the_data_have_it():
+    """Literal form, systematic scan, as many updates as groups: no group is scored after it was redrawn."""
+    data = pc.Data({"c": torch.ones(100).long()})
+    options = {"form": "literal", "scan": "systematic", "chain_length": 3}
+    learner = pc.Learner(table_model(random_tables(SHAPE, 0)), data, batch_size=50, **options)
+    update, true = learner.update["c"], []
+
+    def watched() -> None:
+        true.append(bool((learner.batch["c"] == 1).all()))
+        update()
+
+    learner.update["c"] = watched
+    learner.fit(30)
+    assert true == [True] * 10 and not bool((learner.batch["c"] == 1).all())
+
+
+def test_learning_rates_by_name():
+    model = table_model(random_tables(SHAPE, 0))
+    data = pc.Data(sample(random_joint(SHAPE, 1), 100, 2))
+    rates = {"a": 0.0, "b": pc.schedules.linear(0.25, 0.0, 4)}
+    learner = pc.Learner(
+        model,
+        data,
+        clip=1e-3,
+        scan="systematic",
+        learning_rate=rates,
+        optimiser=lambda name, ps: torch.optim.SGD(ps, lr=0.5),
+    )
+    before = {n: model.conditional(n).network.logits.detach().clone() for n in "abc"}
+    learner.fit(3)
+    moved = [float((model.conditional(n).network.logits.detach() - before[n]).norm()) for n in "abc"]
+    assert moved[0] == 0  # b learns at step 1 of its schedule, c at its optimiser's own rate
+    assert moved[1:] == [pytest.approx(0.25 * 3 / 4 * 1e-3, rel=1e-3), pytest.approx(0.5 * 1e-3, rel=1e-3)]
+
+
 def test_a_conditional_without_parameters_is_redrawn_and_not_learned():
     model = table_model(random_tables(SHAPE, 0))
     model.conditional("b").requires_grad_(False)
@@ -472,6 +507,8 @@ def good():
         (good, {"completion_steps": 1.5}, "completion_steps must be a whole number"),
         (good, {"average": 2.0}, "average must be in"),
         (good, {"chain_length": "long"}, "chain_length must be a number or a function of the step, found 'long'"),
+        (good, {"learning_rate": {"y": 0.1}}, "unknown variable 'y'"),
+        (good, {"learning_rate": {"a": "fast"}}, "learning_rate of 'a' must be a number or a function of the step"),
         (lambda: pc.Data([1]), {}, "data must be a dictionary by the names of groups, found list"),
         (lambda: pc.Data({"a": "b"}), {}, "'a' must be a tensor or nested lists of numbers, found 'b'"),
         (lambda: {"a": torch.tensor([0])}, {}, "a Learner takes Data"),

@@ -29,7 +29,7 @@ batch. It takes no part in the chain.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,6 +47,7 @@ from paracond.schedules import Schedule, as_schedule
 from paracond.state import Data, InputError, at_least
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
+Rate = float | Schedule
 SHUFFLES = 64
 
 
@@ -69,9 +70,10 @@ class Learner:
     """Owns optimisers, running batch and random state. `for info in learner.run(steps)`, or `learner.fit(steps)`.
 
     `learner.averaged` is the model with moving-average weights, for inference. `optimiser(name, parameters)` makes the
-    optimiser of each conditional; `learning_rate`, a number or a function of the step, overrides theirs. Conditionals
-    without trainable parameters are redrawn and not learned. `augment(state, generator)` may change examples (their
-    observed values) each time they are used. `engine` says how updates run (see `engine`).
+    optimiser of each conditional; `learning_rate`, a number or a function of the step, overrides theirs, or a mapping
+    from names to such rates, that of those it names. Conditionals without trainable parameters are redrawn and not
+    learned. `augment(state, generator)` may change examples (their observed values) each time they are used. `engine`
+    says how updates run (see `engine`).
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Learner:
         scan: str = "no-repeat",
         draw: str = "before",
         skip_redrawn: bool = True,
-        learning_rate: float | Schedule | None = None,
+        learning_rate: Rate | Mapping[str, Rate] | None = None,
         optimiser: Optimiser = adam,
         clip: float | None = None,
         average: float = 0.999,
@@ -107,7 +109,7 @@ class Learner:
         self.model = model
         self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
         self.chain_length = as_schedule("chain_length", chain_length)
-        self.learning_rate = None if learning_rate is None else as_schedule("learning_rate", learning_rate)
+        self.rates = _rates(model, learning_rate)
         self.batch_size = batch_size
         self.form, self.draw, self.skip_redrawn, self.clip, self.decay = form, draw, skip_redrawn, clip, average
         self.generator = model.generator(seed)
@@ -232,9 +234,9 @@ class Learner:
     def _set_rates(self, name: str) -> None:
         """The learning rate, and the weight in the moving average: larger at first, to forget the random start."""
         self.weight.fill_(max(1 - self.decay, 10 / (self.updates[name] + 11)))
-        if self.learning_rate is None or name not in self.optimisers:
+        if name not in self.rates or name not in self.optimisers:
             return
-        rate = self.learning_rate(self.step_count)
+        rate = self.rates[name](self.step_count)
         for group in self.optimisers[name].param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -319,6 +321,17 @@ class Learner:
             self.engine.move_towards(self.averages[name], now, weight)
             for average, value in self.buffers[name]:
                 average.copy_(value)
+
+
+def _rates(model: JointModel, learning_rate: Rate | Mapping[str, Rate] | None) -> dict[str, Schedule]:
+    """The learning rates that override those of optimisers, by name."""
+    if learning_rate is None:
+        return {}
+    if not isinstance(learning_rate, Mapping):
+        return dict.fromkeys(model.names, as_schedule("learning_rate", learning_rate))
+    for name in learning_rate:
+        model.conditional(name)  # refuses unknown names, and conditions
+    return {name: as_schedule(f"learning_rate of {name!r}", rate) for name, rate in learning_rate.items()}
 
 
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:
