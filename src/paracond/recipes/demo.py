@@ -86,6 +86,8 @@ class Config:
     """share of the top among those halves; the bottom, the left and the right have equal parts of the rest"""
     labelled_share: float = 0.37
     """where labels are missing, the labelled examples are repeated until they make up this share"""
+    sweeps: int = 512
+    """of the chains that complete top halves, after an eighth of them as warm-up"""
     generated: int = 100
     """images per class"""
 
@@ -177,7 +179,7 @@ def ask(model: pc.JointModel, config: Config) -> Answers:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", pc.NotMixedWarning)
         whole = pc.query(model, {"x": x}, ["c"], seed=config.seed)
-        half = pc.query(model, {"x": pc.Observed(x, TOP)}, ["c", "x"], until=512, warmup=64, seed=config.seed)
+        half = pc.query(model, {"x": pc.Observed(x, TOP)}, ["c", "x"], until=config.sweeps, warmup=config.sweeps // 8, seed=config.seed)
     generated, drawn = generate(model, config)
     return Answers(
         _accuracy(whole.decisions["c"], c),
@@ -222,7 +224,7 @@ def job(config: Config, hide_labels: float, device: str) -> tuple[Answers, float
 
 def main(config: Config) -> Outcome:
     if config.quick:
-        config = replace(config, updates=300, updates_few_labels=300, generated=20)
+        config = replace(config, updates=300, updates_few_labels=300, sweeps=64, generated=20)
     device = choose_device(config.device)
     began = time.perf_counter()
     title = "training and asking two models side by side, with all labels and with a tenth of them (a minute or two)"
