@@ -242,6 +242,32 @@ def test_mirrored_images_are_mirrored():
     assert_mean(mirrored.double(), 0.5)
 
 
+def test_a_jittered_network_sees_moved_images_while_it_learns():
+    groups = {"x": pc.Real((1, 8, 8)), "c": pc.Categorical(3)}
+    network = image_network(groups, "c", width=4, kind="residual", jitter=1, mirrored=True)
+    x = torch.rand(1, 1, 8, 8)
+    views = [rolled(flipped, i, j) for flipped in (x[0], x[0].flip(-1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
+    possible = network.eval()({"x": torch.stack(views)})
+    with torch.no_grad():
+        seen = network.train()({"x": x.expand(2000, -1, -1, -1)})
+    which = (seen[:, None] - possible[None]).abs().sum(2).argmin(1)
+    torch.testing.assert_close(seen, possible[which], atol=1e-5, rtol=1e-4)
+    # The last nine are mirrored and then moved; moved right and then mirrored comes to the same set.
+    assert_fits(torch.bincount(which, minlength=18), torch.full((18,), 1 / 18, dtype=torch.float64))
+    assert torch.equal(network.eval()({"x": x}), network({"x": x}))
+
+
+def test_a_binary_start_draws_zeros_and_ones():
+    variables = {"x": pc.Binary((1, 2, 2)), "c": pc.Categorical(2)}
+    start = pc.networks.components(variables, "x", ["c"], rank=1)
+    start.means.data[1:] = torch.tensor([[0.0], [1.0]])
+    drawn = start.sample({"c": torch.eye(2).repeat(2000, 1)}, torch.Generator().manual_seed(0))
+    assert set(drawn.unique().tolist()) == {0.0, 1.0} and drawn.shape == (4000, 1, 2, 2)
+    deviation = (start.directions[0].square() + 0.09).sqrt().detach()
+    ones = torch.special.ndtr(0.5 / deviation).double()  # mean 1: over one half
+    assert_mean(drawn[1::2].double().flatten(1) - ones, 0.0)
+
+
 def test_bad_noise_is_refused():
     with pytest.raises(pc.InputError, match="noise is for Real and Binary groups"):
         augment.NoiseLevels("c", pc.Categorical(3), (0.1,))
@@ -416,7 +442,14 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
     results = json.loads((out / "results.json").read_text())
     assert [point["updates"] for point in results["milestones"]] == [30]
     metrics = {m["name"]: m for m in results["metrics"]}
-    assert {"fid", "fid_floor", "fid_reconstruction", "fid_from_random_400", "minutes_to_paper"} <= set(metrics)
+    assert {
+        "fid",
+        "fid_floor",
+        "fid_reconstruction",
+        "fid_from_random_100",
+        "fid_from_start_400",
+        "minutes_to_paper",
+    } <= set(metrics)
     assert ("fid_draws" in metrics) == (name == "mnist") == ("accuracy_100_labels" in metrics)
     assert metrics["fid"]["paper"] == changed.paper["fid"] and metrics["fid"]["goal"] == changed.goals["fid"]
     assert (out / "report.html").read_text().count("data:image/png;base64,") == 3

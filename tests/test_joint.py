@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from helpers import assert_fits
+from helpers import assert_mean
 from torch import nn
 
 import paracond as pc
@@ -32,45 +32,62 @@ def test_a_conditional_reads_all_others_and_never_itself():
 
 
 def with_start(seed=0):
-    """z has a start network that reads c."""
+    """x has a start that reads c."""
     torch.manual_seed(seed)
-    variables = {"x": pc.Binary(()), "c": pc.Categorical(3), "z": pc.Binary(2)}
+    variables = {"x": pc.Real(3, scale=0.5), "c": pc.Categorical(2), "z": pc.Binary(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    starts = {"z": pc.networks.mlp(variables, "z", reads=["c"], depth=0)}
+    start = pc.networks.components(variables, "x", ["c"], rank=2)
+    for parameter in start.parameters():
+        parameter.data = torch.randn_like(parameter) / 2
+    start.log_sigma.data.fill_(-0.05)
+    starts = {"x": start}
     return pc.JointModel({n: pc.Conditional(f, networks[n], starts.get(n)) for n, f in variables.items()})
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_chains_begin_at_the_start_networks(given):
-    """z from p_0(z | c), then what is not known from its conditional: x given c and z, then c given x and z."""
-    model, rows = with_start().double(), 30_000
-    c = torch.arange(rows) % 3
+def test_chains_begin_at_a_start(given):
+    """x ~ N(mu_c, A A^T + sigma^2 I), then what is not known from its conditional: c given x and z, z given both."""
+    model, rows = with_start().double(), 40_000
+    c = torch.arange(rows) % 2
     known, mask = model.admit({"c": c} if given else {}, rows=rows)
     state = model.start(rows, model.generator(1), known, mask)
-    words = pc.Binary(2).values().double()
-    law = torch.zeros(3, 4, 2, dtype=torch.float64)  # of (c, z, x)
-    for k in range(3):
-        part = {"c": torch.full((4,), k), "z": words, "x": torch.zeros(4)}
-        first = model.begin("z", part).log_prob(words).exp()
-        x = model("x", part).mean
-        law[k] = torch.stack([first * (1 - x), first * x], 1) / 3
-    if not given:
-        for x in (0.0, 1.0):
-            again = model("c", {"x": torch.full((4,), x).double(), "z": words, "c": torch.zeros(4)}).mean
-            law[:, :, int(x)] = (law[:, :, int(x)].sum(0)[:, None] * again).T
-    z = (2 * state["z"][:, 0] + state["z"][:, 1]).long()
-    counts = torch.bincount((state["c"] * 4 + z) * 2 + state["x"].long(), minlength=24)
-    assert_fits(counts, law.detach().flatten())
+    start = model.conditional("x").start
+    p = model("z", state).mean
+    assert_mean(((state["z"] - p) * state["x"][:, :1]).detach(), 0.0)
+    assert_mean((state["z"] - p).detach(), 0.0)
     assert given == torch.equal(state["c"], c)
+    if given:
+        for k in range(2):
+            mu = start.means[0] + start.means[1 + k]
+            covariance = start.directions.T @ start.directions + torch.exp(20 * start.log_sigma) * torch.eye(3)
+            x = (state["x"][c == k] - mu).detach()
+            assert_mean(x, 0.0)
+            assert_mean(x[:, :, None] * x[:, None, :] - covariance.detach(), 0.0)
 
 
-def test_start_networks_are_saved(tmp_path):
+def test_a_start_leaves_what_is_known():
+    model = with_start()
+    x, seen = torch.randn(5, 3), torch.tensor([True, False, False]).expand(5, 3)
+    known, mask = model.admit({"x": x}, {"x": seen})
+    state = model.start(5, model.generator(0), known, mask)
+    assert torch.equal(state["x"][:, 0], x[:, 0]) and not bool((state["x"][:, 1:] == x[:, 1:]).any())
+
+
+def test_starts_are_saved(tmp_path):
     model = with_start()
     model.save(tmp_path)
     again = pc.JointModel.load(tmp_path)
     state = model.start(5, model.generator(0))
-    assert torch.equal(again.begin("z", state).mean, model.begin("z", state).mean)
-    assert again.conditional("x").start is None
+    assert torch.equal(again.start_score("x", state), model.start_score("x", state))
+    assert again.conditional("z").start is None and again.start_score("z", state) is None
+
+
+def test_what_a_start_cannot_be():
+    variables = {"x": pc.Real(3), "c": pc.Categorical(2)}
+    with pytest.raises(pc.InputError, match="components are for Real and Binary groups; 'c' is Categorical"):
+        pc.networks.components(variables, "c", ["x"])
+    with pytest.raises(pc.InputError, match="the start of 'x' must read other groups, found q"):
+        pc.networks.components(variables, "x", ["q"])
 
 
 def test_alpha_is_uniform_or_normalised():

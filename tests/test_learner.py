@@ -1,6 +1,7 @@
 """Algorithm 1: gradients against exact expectations, completion against the posterior, repeatability, errors."""
 
 import copy
+import math
 from collections import Counter
 
 import pytest
@@ -544,24 +545,30 @@ def test_hiding_is_exact_and_even():
         pc.datasets.digits("validation")
 
 
-def test_a_start_network_learns_the_law_of_its_group_given_what_it_reads():
-    """With a weight per class p_0(z | c) is the table of frequencies, and the conditional learns as if it was not."""
+def test_a_start_learns_the_principal_components():
+    """Where the classes differ only in their means, the bound's maximum is the likelihood's, known in closed form; and
+    the conditional learns as if there was no start."""
     generator = torch.Generator().manual_seed(0)
-    c = torch.randint(3, (4000,), generator=generator)
-    z = torch.bernoulli(torch.tensor([0.1, 0.5, 0.8])[c], generator=generator)
-    variables = {"c": pc.Categorical(3), "z": pc.Binary(())}
+    rows, size, rank = 4000, 6, 2
+    c = torch.randint(2, (rows,), generator=generator)
+    directions = torch.randn(rank, size, generator=generator)
+    x = torch.randn(rows, rank, generator=generator) @ directions + 0.3 * torch.randn(rows, size, generator=generator)
+    x = x + c[:, None]
+    variables = {"x": pc.Real(size), "c": pc.Categorical(2)}
     averaged = {}
     for begins in (True, False):
         torch.manual_seed(1)
         networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-        start = pc.networks.mlp(variables, "z", reads=["c"], depth=0) if begins else None
-        c_given_z = pc.Conditional(variables["c"], networks["c"])
-        model = pc.JointModel({"c": c_given_z, "z": pc.Conditional(variables["z"], networks["z"], start)})
-        data, options = pc.Data({"c": c, "z": z}), {"batch_size": 4000, "average": 0.9}
-        averaged[begins] = pc.Learner(model, data, chain_length=1, learning_rate=0.05, **options).fit(600)
-    model = averaged[True]
-    found = model.begin("z", {"c": torch.arange(3), "z": torch.zeros(3)}).mean
-    frequencies = torch.stack([z[c == k].mean() for k in range(3)])
-    torch.testing.assert_close(found, frequencies, atol=2e-3, rtol=0)
-    networks = [averaged[begins].conditional("z").network.state_dict() for begins in (True, False)]
+        start = pc.networks.components(variables, "x", ["c"], rank) if begins else None
+        x_given_c = pc.Conditional(variables["x"], networks["x"], start)
+        model = pc.JointModel({"x": x_given_c, "c": pc.Conditional(variables["c"], networks["c"])})
+        options = {"batch_size": rows, "average": 0.9, "learning_rate": pc.schedules.cosine(0.03, 1e-4, 1500)}
+        averaged[begins] = pc.Learner(model, pc.Data({"x": x, "c": c}), chain_length=1, **options).fit(1500)
+    centred = (x - torch.stack([x[c == k].mean(0) for k in range(2)])[c]).double()
+    values = torch.linalg.eigvalsh(centred.T @ centred / rows).flip(0)
+    logs = values[:rank].log().sum() + (size - rank) * values[rank:].mean().log()
+    best = -0.5 * (logs + size * math.log(2 * math.pi) + size)
+    found = averaged[True].start_score("x", {"x": x, "c": c}).mean()
+    assert float(best) - 0.01 < float(found) <= float(best) + 0.01
+    networks = [averaged[begins].conditional("x").network.state_dict() for begins in (True, False)]
     assert all(torch.equal(one, networks[1][name]) for name, one in networks[0].items())

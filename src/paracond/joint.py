@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,10 +78,10 @@ class JointModel(nn.Module):
     def forward(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
         return self.conditional(name)(self._encoded(self.reads(name), state))
 
-    def begin(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
-        """p_0(x_name | the rest of the state), for a group with a start network."""
+    def start_score(self, name: str, state: Mapping[str, Tensor]) -> Tensor | None:
+        """log p_0(x_name | the rest of the state), `[batch]`, or a lower bound of it; None for a group without."""
         start = self.conditional(name).start
-        return self.conditional(name).begin(self._encoded(self._said(name, start), state))
+        return None if start is None else start.score(state[name], self._encoded(self._said(name, start), state))
 
     def _encoded(self, names: tuple[str, ...], state: Mapping[str, Tensor]) -> State:
         return {k: self.variables[k].encode(state[k]).to(self.dtype) for k in names}
@@ -89,7 +90,7 @@ class JointModel(nn.Module):
         """The groups that p(x_name | .) may depend on: what its network says that it reads, or all others."""
         return self._said(name, self.conditional(name).network)
 
-    def _said(self, name: str, network: nn.Module | None) -> tuple[str, ...]:
+    def _said(self, name: str, network: object) -> tuple[str, ...]:
         others = tuple(k for k in self.variables if k != name)
         said = getattr(network, "reads", None)
         return said if isinstance(said, tuple) and set(said) <= set(others) else others
@@ -125,20 +126,25 @@ class JointModel(nn.Module):
     ) -> State:
         """A whole state, as chains begin: `known` where the full `mask` is true, and conditions at their defaults.
 
-        All else is random; with start networks, their groups are drawn from p_0, and then the others given them.
+        All else is random; where groups have a start, they are drawn from it, and then the others given them.
         """
         defaults = {n: c.values(batch, self.dtype, self.device) for n, c in self.conditions.items()}
         state = self.start_groups(batch, generator) | defaults
         mask = mask or {}
         state = state if known is None else merge(mask, known, state)
-        learned = [name for name in self.names if self.conditional(name).start is not None]
-        rest = [name for name in self.names if name not in learned] if learned else []
-        for name in [*learned, *rest]:
-            clamp = mask.get(name)
-            if clamp is None or not bool(clamp.all()):
-                distribution = self.begin(name, state) if name in learned else self(name, state)
-                state[name] = distribution.redraw(state[name], clamp, generator)
+        started = [name for name in self.names if self.conditional(name).start is not None]
+        rest = [name for name in self.names if name not in started] if started else []
+        for name in [*started, *rest]:
+            if name not in mask or not bool(mask[name].all()):
+                state[name] = self._started(name, state, mask.get(name), generator)
         return state
+
+    def _started(self, name: str, state: State, clamp: Tensor | None, generator: torch.Generator) -> Tensor:
+        start = self.conditional(name).start
+        if start is None:
+            return self(name, state).redraw(state[name], clamp, generator)
+        drawn = start.sample(self._encoded(self._said(name, start), state), generator)
+        return drawn if clamp is None else torch.where(clamp, state[name], drawn)
 
     def start_groups(self, batch: int, generator: torch.Generator) -> State:
         """Random values for every group; nothing is copied from the host, so that this can be recorded."""
@@ -220,7 +226,7 @@ class JointModel(nn.Module):
         conditionals = {}
         for name, family in description["variables"].items():
             network = modules.get(name) or networks.rebuild(name, description["networks"][name])
-            start = None
+            start: Any = None
             if name in description.get("starts", {}):
                 key = f"start of {name}"
                 start = modules.get(key) or networks.rebuild(key, description["starts"][name])

@@ -22,8 +22,8 @@ Two choices that the paper leaves open:
 
 n = 1 on complete data is pseudo-likelihood.
 
-A start network p_0(x_i | .) (see `conditionals`) learns beside its conditional, from the same values of the running
-batch. It takes no part in the chain.
+A start p_0(x_i | .) (see `networks.starts`) learns beside its conditional, from the same values of the running batch.
+It takes no part in the chain.
 """
 
 from __future__ import annotations
@@ -261,12 +261,12 @@ class Learner:
         model, value = self.working.model, self.batch[name]
         with self.engine.precision():
             distribution = model(name, self.batch)
-            start = None if model.conditional(name).start is None else model.begin(name, self.batch)
         scores = distribution.scores(value)
         kept = torch.where(_like(self.redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
         objective = -kept.sum() / self.batch_size
+        start = model.start_score(name, self.batch)
         if start is not None:
-            objective = objective - start.scores(value).sum() / self.batch_size
+            objective = objective - start.sum() / self.batch_size
         return distribution, objective, -scores.detach().sum() / self.batch_size
 
     @torch.no_grad()

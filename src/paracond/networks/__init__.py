@@ -7,13 +7,16 @@ a saved model can be rebuilt from its JSON, by class name, without pickle.
 from paracond.networks.base import Network, describe, rebuild
 from paracond.networks.images import ImageDecoder, ImageEncoder, image_network
 from paracond.networks.mlp import MLP, StackedMLP, mlp
+from paracond.networks.starts import Components, components
 
 __all__ = [
     "MLP",
+    "Components",
     "ImageDecoder",
     "ImageEncoder",
     "Network",
     "StackedMLP",
+    "components",
     "describe",
     "image_network",
     "mlp",

@@ -21,7 +21,7 @@ class Network(nn.Module):
         self.config = config
 
 
-def describe(network: nn.Module) -> dict | None:
+def describe(network: object) -> dict | None:
     """A network as JSON, or None for a module that is not ours and must be supplied on load."""
     return {"class": type(network).__name__, **network.config} if isinstance(network, Network) else None
 

@@ -179,7 +179,14 @@ def ask(model: pc.JointModel, config: Config) -> Answers:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", pc.NotMixedWarning)
         whole = pc.query(model, {"x": x}, ["c"], seed=config.seed)
-        half = pc.query(model, {"x": pc.Observed(x, TOP)}, ["c", "x"], until=config.sweeps, warmup=config.sweeps // 8, seed=config.seed)
+        half = pc.query(
+            model,
+            {"x": pc.Observed(x, TOP)},
+            ["c", "x"],
+            until=config.sweeps,
+            warmup=config.sweeps // 8,
+            seed=config.seed,
+        )
     generated, drawn = generate(model, config)
     return Answers(
         _accuracy(whole.decisions["c"], c),

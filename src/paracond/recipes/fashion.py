@@ -19,10 +19,21 @@ PAPER = Design(
     width=32,
     width_class=32,
     class_reads_latents=True,
+    start=0,
     learning_rate=1e-3,
     updates=150_000,
 )
-BEST = Design(latents=0, maps=16, width=96, width_class=96, batch_size=1024, updates=120_000, chain_length=(4.0, 12.0))
+BEST = Design(
+    latents=0,
+    maps=16,
+    width=96,
+    width_class=96,
+    batch_size=1024,
+    updates=120_000,
+    chain_length=(4.0, 12.0),
+    jitter=2,
+    mirrored=True,
+)
 
 EXPERIMENT = images_experiment.Experiment(
     name="fashion",

@@ -4,14 +4,15 @@ Groups: x, an image; c, its class; z, flat binary latents; y, binary latents tha
 of a quarter of its resolution). The `paper` preset has x, c and z with eq:mnist's networks. The `best` preset has
 
 - y instead of z for grey images: detail is local, and flat codes are slow to learn it; reconstructions bound what can
-  be generated. Both together mix badly: chains from random latents are caught far from the data;
-- chains that grow longer, for the same reason;
-- a class network that reads the image alone: z, drawn with the true class in hand, would whisper it;
+  be generated;
+- a start for x given c (`networks.starts`): the more the latents say, the longer a chain from random ones is caught far
+  from the data. Chains that grow longer while the model learns help too;
+- a class network that reads the image alone (z, drawn with the true class in hand, would whisper it), also moved;
 - residual networks.
 
 What is measured of a model, always: reconstructions (z drawn for real images, decoded), the chain from data after 10
-and 100 sweeps, and the chain from random latents after 100 and 400. A generated image is, as in the paper, the mean of
-p(x | c, z) at the last z (thresholded at one half where pixels are binary).
+and 100 sweeps, from the start after 100 and 400, and from random values after 100. A generated image is, as in the
+paper, the mean of p(x | c, z) at the last z (thresholded at one half where pixels are binary).
 """
 
 from __future__ import annotations
@@ -64,7 +65,12 @@ class Design:
     """share of the examples without noise"""
     shifts: int = 0
     """pixels by which half of the training images are moved, each way"""
+    jitter: int = 0
+    """pixels by which the class network sees its images moved while it learns"""
     mirrored: bool = False
+    """whether it also sees them mirrored"""
+    start: int = 64
+    """directions of the start of x given c (0: chains begin at random)"""
     labelled_share: float = 0.25
     """where labels are missing, labelled examples are repeated until they make up this share"""
 
@@ -117,7 +123,7 @@ def variables_of(design: Design, binary: bool) -> dict[str, pc.Family]:
 def augmentations(design: Design, family: pc.Family) -> list[augment.Shifts | augment.NoiseLevels]:
     steps: list[augment.Shifts | augment.NoiseLevels] = []
     if design.shifts:
-        steps.append(augment.Shifts("x", design.shifts, mirrored=design.mirrored))
+        steps.append(augment.Shifts("x", design.shifts))
     if design.noise:
         steps.append(augment.NoiseLevels("x", family, design.noise, design.clean))
     return steps
@@ -133,6 +139,7 @@ def make_model(design: Design, binary: bool) -> pc.JointModel:
         if name == "c":
             options["width"] = design.width_class
             options["reads"] = None if design.class_reads_latents else ["x", *conditions]
+            options |= {"jitter": design.jitter, "mirrored": design.mirrored}
         elif name == "x" and not binary and design.noise:
             options["levels"] = "t"
         elif name in ("z", "y"):  # given the image, the latents do not need each other
@@ -140,7 +147,8 @@ def make_model(design: Design, binary: bool) -> pc.JointModel:
         networks[name] = pc.networks.image_network(variables, name, **options)
     if design.noise and not binary:
         start_at(networks["x"], groups["x"], design.noise)
-    conditionals = {name: pc.Conditional(groups[name], network) for name, network in networks.items()}
+    starts = {"x": pc.networks.components(variables, "x", ["c"], design.start)} if design.start else {}
+    conditionals = {n: pc.Conditional(groups[n], network, starts.get(n)) for n, network in networks.items()}
     return pc.JointModel(conditionals, conditions=conditions)
 
 
@@ -282,38 +290,24 @@ def from_top_half(model: pc.JointModel, images: Tensor, sweeps: int = 50, seed: 
         return pc.query(model, given, ["c", "x"], chains=4, until=sweeps, warmup=sweeps, seed=seed)
 
 
-@dataclass(frozen=True, eq=False)
-class Quality:
-    """FIDs of one model: how good reconstructions are bounds the rest; drift and mixing add to it."""
-
-    reconstruction: float
-    from_data_10: float
-    from_data_100: float
-    from_random_100: float
-    from_random_400: float
-    mean_square_error: float
-    usage: Mapping[str, LatentUsage]
-    pictures: Tensor
-
-
-def quality(model: pc.JointModel, data: pc.Data, fid: FID, count: int, seed: int = 0) -> Quality:
-    """All five FIDs, of `count` images with the classes of the data."""
+def quality(model: pc.JointModel, data: pc.Data, fid: FID, count: int, seed: int = 0) -> dict[str, float]:
+    """FIDs of `count` images with the classes of the data: how good reconstructions are bounds the rest; drift from the
+    data, and mixing from elsewhere, add to it. And the mean square error of reconstructions."""
     rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:count]
     real = {name: value[rows].to(model.device) for name, value in data.state.items()}
-    coded = pc.sample(model, real, sweeps=1, seed=seed)
-    chains = {10: coded, 100: coded}
-    scores = {k: score(fid, shown(model, generate(model, real["c"], k, seed, start=s))) for k, s in chains.items()}
-    random = {k: generate(model, real["c"], k, seed) for k in (100, 400)}
-    return Quality(
-        score(fid, shown(model, coded)),
-        scores[10],
-        scores[100],
-        score(fid, shown(model, random[100])),
-        score(fid, shown(model, random[400])),
-        float((model("x", coded).mean - real["x"]).square().mean()),
-        usage(model, data),
-        shown(model, random[100])[:100].cpu(),
-    )
+    coded, classes = pc.sample(model, real, sweeps=1, seed=seed), real["c"]
+    random = {"start": model.start_groups(len(classes), model.generator(seed))}
+    states = {
+        "reconstruction": lambda: coded,
+        "from_data_10": lambda: generate(model, classes, 10, seed, start=coded),
+        "from_data_100": lambda: generate(model, classes, 100, seed, start=coded),
+        "from_start_100": lambda: generate(model, classes, 100, seed),
+        "from_start_400": lambda: generate(model, classes, 400, seed),
+        "from_random_100": lambda: generate(model, classes, 100, seed, **random),
+    }
+    found = {f"fid_{name}": score(fid, shown(model, make())) for name, make in states.items()}
+    error = (model("x", coded).mean - real["x"]).square().mean()
+    return found | {"mean_square_error": float(error.detach())}
 
 
 def score(fid: FID, images: Tensor) -> float:

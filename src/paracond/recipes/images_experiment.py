@@ -150,7 +150,7 @@ def judge(session: Session, model: pc.JointModel, milestones: Milestones) -> Non
         session.figures.append(("Learning", "Accuracy and FID (of 10,000 images) along the training.", curve))
     columns = generate(model, torch.arange(10).repeat(10).to(model.device), sweeps=5 if config.quick else 100)
     rows = pictures.by_class(shown(model, columns).cpu(), columns["c"].cpu())
-    session.figures.append(("Given the class", "Columns are classes; 100 sweeps from random.", pictures.grid(rows)))
+    session.figures.append(("Given the class", "Columns are classes; 100 sweeps.", pictures.grid(rows)))
     filled = pictures.completed(half.state["x"][:16], answer.mean["x"][:16].cpu())
     session.figures.append(("Given the top half", "Mean marginals of the lower half.", filled))
 
@@ -161,13 +161,14 @@ def judge_images(session: Session, model: pc.JointModel) -> None:
     classes = session.train.state["c"][:count].to(session.device)
     state = generate(model, classes)
     score = session.fid.score(shown(model, state))
-    session.add("fid", score.value, "lower", f"{count} generated, 100 sweeps from random, against {score.real_count}")
+    session.add(
+        "fid", score.value, "lower", f"{count} generated, 100 sweeps from the start, against {score.real_count}"
+    )
     if isinstance(model.variables["x"], pc.Binary):
         draws = session.fid.score(state["x"]).value
         session.add("fid_draws", draws, "lower", "draws of the pixels instead of thresholded probabilities")
-    found = quality(model, session.train, session.fid, TRIAL)
-    for name in ("reconstruction", "from_data_10", "from_data_100", "from_random_100", "from_random_400"):
-        session.add(f"fid_{name}", getattr(found, name), "lower", f"{TRIAL} images")
+    for name, value in quality(model, session.train, session.fid, TRIAL).items():
+        session.add(name, value, "lower", f"{TRIAL} images")
 
 
 def minutes_to_paper(session: Session, milestones: Milestones) -> float:

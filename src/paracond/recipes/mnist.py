@@ -19,11 +19,12 @@ PAPER = Design(
     width=32,
     width_class=32,
     class_reads_latents=True,
+    start=0,
     learning_rate=1e-3,
     updates=100_000,
 )
-BEST = Design(latents=64, width=96, width_class=96, batch_size=1024, updates=60_000, shifts=2)
-FEW_LABELS = replace(BEST, updates=15_000)
+BEST = Design(latents=64, width=96, width_class=96, batch_size=1024, updates=60_000, jitter=2)
+FEW_LABELS = replace(BEST, updates=15_000, shifts=2)
 
 EXPERIMENT = images_experiment.Experiment(
     name="mnist",

@@ -1,0 +1,80 @@
+"""Where chains begin: p_0(x_i | g), of one group given some others, g.
+
+Informative latents move slowly, so a chain from random values can take very long to reach what the model has learned. A
+start is a plain model of one group, learned beside its conditional, that puts the chain near the data at once. Which
+distribution the chain then tends to does not depend on it.
+
+`Components` is a Gaussian with few directions, probabilistic principal components about a mean that depends on g:
+
+    x = mu(g) + A u + sigma e,      u ~ N(0, I),  e ~ N(0, I),  mu linear in g.
+
+It ascends a lower bound of log p_0(x | g), with q(u | x, g) = N(m, diag d) and m = V (x - mu(g)),
+
+    -(|x - mu - A m|^2 + sum_j d_j |A_j|^2) / (2 sigma^2) - D log(sigma sqrt(2 pi)) - KL(q | N(0, I)),
+
+in which all expectations are exact, and whose maximum is that of log p_0. Binary groups are learned as if they were
+real, and what is drawn is rounded to 0 or 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from paracond.families import GAIN, LOG_2PI, Binary, Family, Real
+from paracond.networks.base import Network
+from paracond.state import InputError
+
+SCALE = 0.3  # sigma at first
+
+
+class Components(Network):
+    """p_0 of a group of shape `shape` given `inputs`, the encoded sizes of the groups that it reads, by name."""
+
+    def __init__(self, inputs: Mapping[str, int], shape: Sequence[int], rank: int = 64, binary: bool = False):
+        super().__init__(inputs=dict(inputs), shape=list(shape), rank=rank, binary=binary)
+        size = math.prod(shape)
+        self.names = self.reads = tuple(inputs)
+        self.shape, self.binary = tuple(shape), binary
+        self.means = nn.Parameter(torch.zeros(1 + sum(inputs.values()), size))
+        self.directions = nn.Parameter(torch.randn(rank, size) / math.sqrt(size) / 2)  # A^T
+        self.readings = nn.Parameter(torch.randn(size, rank) / math.sqrt(size) / 2)  # V^T
+        self.log_variance = nn.Parameter(torch.zeros(rank))
+        self.log_sigma = nn.Parameter(torch.tensor(math.log(SCALE) / GAIN))
+
+    def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+        """The lower bound of log p_0(x | g), `[batch]`."""
+        gap, log_sigma = value.flatten(1) - self._mean(others), GAIN * self.log_sigma
+        m, d = gap @ self.readings, self.log_variance.exp()
+        error = (gap - m @ self.directions).square().sum(1) + d @ self.directions.square().sum(1)
+        divergence = 0.5 * (m.square() + d - 1 - self.log_variance).sum(1)
+        return -0.5 * error * torch.exp(-2 * log_sigma) - gap.shape[1] * (log_sigma + 0.5 * LOG_2PI) - divergence
+
+    @torch.no_grad()
+    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
+        """One draw per row, `[batch, *shape]`."""
+        mean = self._mean(others)
+        u = mean.new_empty(len(mean), len(self.directions)).normal_(generator=generator)
+        e = torch.empty_like(mean).normal_(generator=generator)
+        drawn = mean + u @ self.directions + torch.exp(GAIN * self.log_sigma) * e
+        return ((drawn > 0.5).to(drawn.dtype) if self.binary else drawn).view(-1, *self.shape)
+
+    def _mean(self, others: Mapping[str, Tensor]) -> Tensor:
+        """In the type of the parameters: low precision would show in the sums of squares."""
+        given = [others[name].flatten(1).to(self.means.dtype) for name in self.names]
+        return self.means[0] + torch.cat(given, 1) @ self.means[1:]
+
+
+def components(variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: int = 64) -> Components:
+    """The start of group `name` of a model with these variables, given the groups `reads`."""
+    family = variables[name]
+    if not isinstance(family, (Real, Binary)):
+        raise InputError(f"components are for Real and Binary groups; {name!r} is {family}")
+    unknown = [k for k in reads if k not in variables or k == name]
+    if unknown or not reads:
+        raise InputError(f"the start of {name!r} must read other groups, found {', '.join(unknown) or 'none'}")
+    inputs = {k: math.prod(variables[k].encoding_shape) for k in reads}
+    return Components(inputs, family.event_shape, rank, isinstance(family, Binary))
