@@ -1,0 +1,298 @@
+"""Section 3 for any kernel: its gradient estimates against enumeration, its choices of q, and what it learns."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from helpers import assert_fits, assert_mean, random_joint, random_tables, table_model
+
+import paracond as pc
+from paracond import exact
+from paracond.kernels import FactorKernel, JointKernel, Kernel, KernelLearner, LogLinear, objective, sequence
+
+BITS = 3
+STATES = pc.Binary(BITS).values().double()
+
+
+def log_linear(seed=0, strength=0.5, symmetric=False, size=BITS):
+    torch.manual_seed(seed)
+    network = LogLinear("z", size).double()
+    for parameter in network.parameters():
+        parameter.data.normal_(0, strength)
+    if symmetric:
+        network.symmetrise()
+    return FactorKernel("z", pc.Conditional(pc.Binary(size), network))
+
+
+def matrix(kernel, states=STATES):
+    """The kernel over all states, [from, to]."""
+    rows = [kernel.log_prob({"z": states}, {"z": state.expand_as(states)}).exp() for state in states]
+    return exact.MatrixKernel(torch.stack(rows).detach())
+
+
+def law(seed=1):
+    return torch.softmax(torch.randn(2**BITS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), 0)
+
+
+def gradients(kernel, value):
+    return torch.cat([g.flatten() for g in torch.autograd.grad(value, list(kernel.parameters()))])
+
+
+def expected_gradient(kernel, q, data, n):
+    """grad of sum_k E log p(x_k | x_k+1), by enumeration: the learned part of F-hat."""
+    weights = torch.stack(exact.trajectory(q, data, n)[:n]).sum(0)
+    pairs = weights[:, None] * q.transition  # of (x_k, x_k+1), summed over k
+    scores = [kernel.log_prob({"z": STATES}, {"z": state.expand_as(STATES)}) for state in STATES]  # [x_k+1][x_k]
+    return gradients(kernel, (torch.stack(scores).T * pairs).sum())
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------
+
+
+def test_the_log_linear_kernel_is_the_definition():
+    kernel = log_linear()
+    network, spins = kernel.conditional.network, 2 * STATES - 1
+    energy = (spins @ network.weight.T + network.bias) @ spins.T  # [from, to]
+    torch.testing.assert_close(matrix(kernel).transition, torch.softmax(energy, 1).detach(), rtol=1e-12, atol=1e-12)
+    drawn = kernel.sample({"z": STATES[3].expand(40_000, -1)}, torch.Generator().manual_seed(0))["z"]
+    index = (drawn @ torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)).long()
+    assert_fits(torch.bincount(index, minlength=8), matrix(kernel).transition[3])
+    entropy = -torch.special.xlogy(matrix(kernel).transition, matrix(kernel).transition).sum(1)
+    torch.testing.assert_close(kernel.entropy({"z": STATES}).detach(), entropy, rtol=1e-10, atol=1e-12)
+
+
+def test_detailed_balance_holds_iff_the_matrix_is_symmetric():
+    assert abs(exact.detailed_balance_gap(matrix(log_linear(symmetric=True)))) < 1e-12
+    assert exact.detailed_balance_gap(matrix(log_linear())) > 1e-3
+    kernel = log_linear(symmetric=True)
+    assert kernel.reverse() is kernel
+    with pytest.raises(pc.InputError, match="the reverse of a FactorKernel is not known"):
+        log_linear().reverse()
+
+
+def test_the_joint_kernel_is_the_gibbs_kernel():
+    shape = (2, 3)
+    model = table_model(random_tables(shape, 0), (0.3, 0.7))
+    finite, kernel = exact.enumerate_model(model), JointKernel(model)
+    size = math.prod(shape)
+    pairs = [(i, j) for i in range(size) for j in range(size)]
+    before, after = ({n: v[[p[k] for p in pairs]] for n, v in finite.states.items()} for k in (0, 1))
+    found = kernel.log_prob(after, before).exp().view(size, size)
+    torch.testing.assert_close(found.detach(), finite.kernel.matrix(), rtol=1e-12, atol=1e-12)
+    start = {n: v[:1].expand(30_000) for n, v in finite.states.items()}
+    drawn = kernel.sample(start, model.generator(0))
+    assert_fits(torch.bincount(drawn["a"] * 3 + drawn["b"], minlength=6), finite.kernel.matrix()[0])
+
+
+def test_algorithm_1_is_this_one_with_the_choice_of_the_group_made_known():
+    """E grad log p(x | x') of the mixture = sum_i alpha_i grad log p_i(x_i | x_-i), exactly: where the redrawn
+    group falls on its old value, the mixture weighs the groups by the chance that it was them."""
+    model = table_model(random_tables((2, 3), 3), (0.3, 0.7))
+    finite, kernel, q = exact.enumerate_model(model), JointKernel(model), random_joint((2, 3), 4).flatten()
+    transition = finite.kernel.matrix()
+    pairs = [(i, j) for i in range(6) for j in range(6)]
+    before, after = ({n: v[[p[k] for p in pairs]] for n, v in finite.states.items()} for k in (0, 1))
+    scores = kernel.log_prob(before, after)
+    weights = torch.tensor([float(q[i] * transition[i, j]) for i, j in pairs], dtype=torch.float64)
+    mixture = gradients(kernel, (weights * scores.nan_to_num(neginf=0.0)).sum())
+    each = [a * (q * model(n, finite.states).log_prob(finite.states[n])).sum() for n, a in model.alpha.items()]
+    torch.testing.assert_close(mixture, gradients(kernel, sum(each)), rtol=1e-10, atol=1e-10)
+
+
+# --- gradients --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["literal", "running"])
+def test_the_learner_follows_the_gradient_of_the_bound(form):
+    """With a step so small that the kernel stays, the mean of many updates is the expected gradient; "running" weighs
+    the steps of a chain by the chance that it lasts so long."""
+    kernel, n = log_linear(), 3
+    q, data, rows = matrix(kernel), law(), 200_000
+    index = torch.multinomial(data, rows, replacement=True, generator=torch.Generator().manual_seed(2))
+    learner = KernelLearner(
+        kernel, {"z": STATES[index]}, chain_length=n, batch_size=rows, form=form, learning_rate=0.0, optimiser=sgd
+    )
+    empirical = torch.bincount(index, minlength=8).double() / rows
+    if form == "literal":
+        before, after = learner._pairs(n)
+        expected = expected_gradient(kernel, q, empirical, n) / n
+    else:
+        for _ in range(60):
+            before, after = learner._pairs(n)
+        laws = exact.trajectory(q, empirical, 80)
+        ages = torch.stack([(1 / n) * (1 - 1 / n) ** k * r for k, r in enumerate(laws)]).sum(0)
+        expected = expected_gradient(kernel, q, ages, 1)
+    codes = torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)
+    cells = ((before["z"] @ codes) * 8 + after["z"] @ codes).long()
+    each = torch.stack(  # the gradient of every possible pair
+        [
+            gradients(kernel, kernel.log_prob({"z": a[None]}, {"z": b[None]}).sum())
+            for a, b in itertools.product(STATES, STATES)
+        ]
+    )
+    # Pairs of one sequence depend on each other: average over it first.
+    values = each[cells].view(n, rows, -1).mean(0) if form == "literal" else each[cells]
+    assert_mean(values - expected, 0.0)
+
+
+def sgd(parameters, lr):
+    return torch.optim.SGD(parameters, lr=lr)
+
+
+class Reverse(Kernel):
+    """The exact reverse of a kernel over all states."""
+
+    def __init__(self, kernel):
+        super().__init__()
+        self.transition = exact.reverse(matrix(kernel)).transition
+
+    def _index(self, state):
+        return (state["z"] @ torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)).long()
+
+    def sample(self, previous, generator):
+        chosen = torch.multinomial(self.transition[self._index(previous)], 1, generator=generator)
+        return {"z": STATES[chosen[:, 0]]}
+
+    def log_prob(self, following, previous):
+        return self.transition[self._index(previous), self._index(following)].log()
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_with_the_reverse_kernel_the_gradient_is_the_likelihoods(n):
+    """The tight case: grad of (F-hat + omitted term) is grad L for every n, exactly."""
+    kernel, data = log_linear(3), law()
+    q = exact.reverse(matrix(kernel))
+
+    def limit():
+        scores = [kernel.log_prob({"z": STATES}, {"z": state.expand_as(STATES)}) for state in STATES]
+        transition = torch.stack(scores).exp()
+        system = torch.eye(8, dtype=torch.float64) - transition + 1
+        return torch.linalg.solve(system.T, torch.ones(8, dtype=torch.float64))
+
+    omitted = gradients(kernel, (exact.trajectory(q, data, n)[n] * limit().log()).sum())
+    wanted = gradients(kernel, (data * limit().log()).sum())
+    found = expected_gradient(kernel, q, data, n) + omitted
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_a_reversible_kernel_is_its_own_reverse():
+    """Symmetric W: q = "reverse" and q = "forward" draw the same sequences."""
+    data = {"z": STATES.repeat(10, 1)}
+    batches = []
+    for q in ("forward", "reverse"):
+        kernel = log_linear(symmetric=True)
+        symmetrise = kernel.conditional.network.symmetrise
+        learner = KernelLearner(kernel, data, q=q, batch_size=50, after_update=symmetrise)
+        learner.fit(20)
+        batches.append(learner.batch["z"])
+        assert kernel.conditional.network.asymmetry() == 0
+    assert torch.equal(*batches)
+
+
+# --- learning ---------------------------------------------------------------------------------------------------
+
+
+def spread(kernel, data):
+    return exact.kl(data, exact.limiting(matrix(kernel)).flatten())
+
+
+@pytest.mark.parametrize("q", ["forward", "reverse", "exact reverse"])
+def test_every_choice_of_q_learns_the_limit(q):
+    """The target is the limit of a symmetric log-linear kernel, so it can be reached."""
+    target = exact.limiting(matrix(log_linear(5, symmetric=True)))
+    index = torch.multinomial(target, 100_000, replacement=True, generator=torch.Generator().manual_seed(0))
+    kernel = log_linear(7, 0.3, symmetric=q == "reverse")
+    network = kernel.conditional.network
+    before = spread(kernel, target)
+    options = {"after_update": network.symmetrise} if q == "reverse" else {}
+    rate = pc.schedules.cosine(0.02, 1e-4, 1200)
+    learner = KernelLearner(
+        kernel,
+        {"z": STATES[index]},
+        q="forward" if q == "exact reverse" else q,
+        chain_length=6,
+        batch_size=1000,
+        learning_rate=rate,
+        **options,
+    )
+    for _ in range(1200):
+        if q == "exact reverse":
+            learner.q = Reverse(kernel)
+        learner.step()
+    assert spread(kernel, target) < 0.01 < before
+    if q == "forward":
+        assert network.asymmetry() < 0.4 * log_linear(7, 0.3).conditional.network.asymmetry()
+
+
+def test_a_fixed_kernel_leaves_a_gap_that_grows_linearly():
+    """Example 1: with a q that only adds noise, L - L_B = n sum Q_n KL(q || p^r), which grows at a constant rate."""
+    flip = 0.2
+    distance = (STATES[:, None] - STATES[None]).abs().sum(2)
+    noise = exact.MatrixKernel(flip**distance * (1 - flip) ** (BITS - distance))
+    kernel, data = matrix(log_linear(2)), law()
+    likelihood = exact.likelihood(data, kernel)
+    gaps = [float(likelihood - exact.lower_bound(data, kernel, noise, n)) for n in (1, 40, 60, 80)]
+    uniform = torch.full((8,), 1 / 8, dtype=torch.float64)
+    reverse = exact.reverse(kernel).transition
+    rate = float((uniform[:, None] * torch.xlogy(noise.transition, noise.transition / reverse)).sum())
+    assert gaps[0] > 0 and rate > 0
+    for a, b in itertools.pairwise(gaps[1:]):
+        assert b - a == pytest.approx(20 * rate, rel=1e-9)
+
+
+# --- the objective ----------------------------------------------------------------------------------------------
+
+
+def test_the_objective_is_the_oracles():
+    kernel, data, n, chains = log_linear(4), law(), 6, 60_000
+    q = matrix(kernel)
+    index = torch.multinomial(data, chains, replacement=True, generator=torch.Generator().manual_seed(0))
+    found = objective(kernel, kernel, {"z": STATES[index]}, n, torch.Generator().manual_seed(1))
+    for k in range(n):
+        assert_mean(found.f[:, k], float(exact.f(data, q, q, k + 1)))
+        assert_mean(found.f_hat[:, k], float(exact.f_hat(data, q, q, k + 1)))
+    slope, error = found.slope()
+    line = torch.stack([exact.f(data, q, q, k + 1) for k in range(n)])
+    centred = torch.arange(n, dtype=torch.float64) - (n - 1) / 2
+    assert abs(slope - float(line @ centred / centred.square().sum())) < 5 * error
+
+
+def test_at_detailed_balance_the_objective_does_not_grow():
+    kernel = log_linear(6, symmetric=True)
+    limit = exact.limiting(matrix(kernel))
+    index = torch.multinomial(limit, 20_000, replacement=True, generator=torch.Generator().manual_seed(0))
+    slope, error = objective(kernel, kernel, {"z": STATES[index]}, 20, torch.Generator().manual_seed(1)).slope()
+    assert abs(slope) < 5 * error
+    skewed = log_linear(6)
+    slope, error = objective(skewed, skewed, {"z": STATES[index]}, 20, torch.Generator().manual_seed(1)).slope()
+    assert slope < -20 * error
+
+
+def test_sequences_begin_at_their_start():
+    kernel = log_linear()
+    states = sequence(kernel, {"z": STATES}, 4, torch.Generator().manual_seed(0))
+    assert len(states) == 5 and torch.equal(states[0]["z"], STATES)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"form": "short"}, "form must be one of running, literal, found 'short'"),
+        ({"q": "backward"}, 'q must be "forward", "reverse" or a kernel'),
+        ({"batch_size": 0}, "batch_size must be a whole number, at least 1"),
+    ],
+)
+def test_what_is_refused(options, message):
+    with pytest.raises(pc.InputError, match=message):
+        KernelLearner(log_linear(), {"z": STATES}, **options)
+    learner = KernelLearner(log_linear(), {"z": STATES}, chain_length=lambda step: 0.5)
+    with pytest.raises(pc.InputError, match=r"chain_length must be at least 1, found 0\.5 at step 0"):
+        learner.step()
+
+
+def test_a_loss_that_is_not_finite_stops():
+    kernel = log_linear()
+    kernel.conditional.network.bias.data.fill_(float("nan"))
+    with pytest.raises(ArithmeticError, match="the loss is not finite at step 0"):
+        KernelLearner(kernel, {"z": STATES}).step()
