@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import assert_fits
 
 import paracond as pc
 from paracond import cli, exact
-from paracond.recipes import demo, ising
+from paracond.recipes import chain_length, demo, ising
 from paracond.results import Metric, Outcome
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +28,16 @@ NAMES = {
         "diversity_min",
         "diversity_max",
         "active_latents",
+    },
+    "chain-length": {
+        "asymmetry_n1",
+        "asymmetry_n8",
+        "slope_loglinear_n10",
+        "slope_mlp_n1",
+        "slope_mlp_n10",
+        "slope_symmetric_sigmas",
+        "diffusion_gap_error",
+        "omitted_rate_error",
     },
 }
 
@@ -179,3 +190,25 @@ def test_the_program_in_the_readme_runs(tmp_path):
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=alone)
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"accuracy ([0-9.]+)", done.stdout)[1]) > 0.9
+
+
+def test_the_rate_of_a_decay_is_read_off():
+    n = torch.arange(1, 41, dtype=torch.float64)
+    assert chain_length.rate_error(3 * 0.6**n, 0.6) < 1e-9
+    assert chain_length.rate_error(3 * 0.6**n + 1e-13, 0.5) == pytest.approx(0.2, abs=0.01)
+
+
+def test_the_largest_of_many_looks():
+    """P(max of k standard normal sizes < quantile) = 0.99."""
+    for looks in (1, 32):
+        inside = torch.special.erf(torch.tensor(chain_length.quantile(looks) / 2**0.5, dtype=torch.float64)) ** looks
+        assert float(inside) == pytest.approx(0.99, abs=1e-9)
+
+
+def test_flips_are_scored_as_they_are_drawn():
+    q, start = chain_length.Flips(0.2), {"z": torch.zeros(50_000, 3)}
+    drawn = q.sample(start, torch.Generator().manual_seed(0))
+    values = pc.Binary(3).values()
+    law = q.log_prob({"z": values}, {"z": torch.zeros(8, 3)}).exp()
+    index = (drawn["z"] @ torch.tensor([4.0, 2.0, 1.0])).long()
+    assert_fits(torch.bincount(index, minlength=8), law)

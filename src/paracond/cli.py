@@ -17,11 +17,18 @@ from typing import Annotated, Any
 
 import tyro
 
-from paracond.recipes import demo, fashion, ising, levers, mnist, use
+from paracond.recipes import chain_length, demo, fashion, ising, levers, mnist, use
 from paracond.recipes.images import Unfinished
 from paracond.state import InputError
 
-RECIPES = {"demo": demo, "ising": ising, "mnist": mnist, "fashion": fashion, "levers": levers}
+RECIPES = {
+    "demo": demo,
+    "ising": ising,
+    "chain-length": chain_length,
+    "mnist": mnist,
+    "fashion": fashion,
+    "levers": levers,
+}
 USES: dict[type, Callable[[Any], str]] = {use.Train: use.train, use.Sample: use.sample, use.Classify: use.classify}
 
 
@@ -37,6 +44,7 @@ class Reproduce:
     recipe: (
         Annotated[demo.Config, tyro.conf.subcommand("demo")]
         | Annotated[ising.Config, tyro.conf.subcommand("ising")]
+        | Annotated[chain_length.Config, tyro.conf.subcommand("chain-length")]
         | Annotated[mnist.Config, tyro.conf.subcommand("mnist")]
         | Annotated[fashion.Config, tyro.conf.subcommand("fashion")]
         | Annotated[levers.Config, tyro.conf.subcommand("levers")]

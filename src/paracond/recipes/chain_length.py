@@ -1,0 +1,307 @@
+"""Section 5.2 and appendix B: how the chain length drives a kernel to detailed balance.
+
+The target pi(z) on {0, 1}^64 is the latent marginal of a trained model of images (z ~ p(z | x, c) for its training
+examples). Kernels p(z | z') learn it as their limiting distribution (`kernels`, q = the kernel itself):
+
+1. log-linear (eq:art_mat): its asymmetry |W - W^T| at the end, against the chain length n (fig:art3);
+2. log-linear, symmetrised log-linear and MLP, each with n = 1 and n = 10: F (appendix B.1) over n and over training
+   time (fig:app_art2). Without detailed balance F falls linearly with n. Its slope is taken where the chain has
+   forgotten that it began at data, the second half of the lengths; the first half has a transient of its own;
+3. a fixed q that only flips coordinates (denoising diffusion, Example 1): the gap between the likelihood and its bound
+   grows linearly with n, exactly on a small space and by estimate here;
+4. proposition P:zero on random small spaces: the omitted gradient falls like the kernel's second eigenvalue.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import paracond as pc
+from paracond import exact
+from paracond.kernels import FactorKernel, Kernel, KernelLearner, LogLinear, Objective, objective
+from paracond.recipes import chain_length_report as pictures
+from paracond.recipes import demo
+from paracond.recipes.chain_length_report import Findings, Surface
+from paracond.recipes.parallel import run_side_by_side
+from paracond.results import Metric, Outcome, choose_device, plain
+
+KINDS = ("log-linear", "symmetrised", "MLP")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Chain length and detailed balance: asymmetry and the objective along n (section 5.2, appendix B)."""
+
+    out: Path = Path("runs/chain-length")
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    seed: int = 0
+    quick: bool = False
+    """a smoke version: digits, few and short trainings"""
+    source: Literal["mnist", "digits"] = "mnist"
+    """whose latents are the target: a saved model of MNIST, or one of small digits that is trained first"""
+    model: Path = Path("models/mnist")
+    """the saved model of MNIST, with latents z"""
+    data: Path | None = None
+    """folder with the IDX files"""
+    lengths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    repeats: int = 5
+    updates: int = 3000
+    learning_rate: float = 5e-3
+    batch_size: int = 256
+    spread: float = 0.1
+    """standard deviation of the weights at the start (of the MLP: twice that)"""
+    looks: int = 16
+    """times at which F is measured, at equal steps of the square root of the training time"""
+    horizon: int = 64
+    """largest n for F"""
+    chains: int = 2000
+
+
+# --- the target -------------------------------------------------------------------------------------------------
+
+
+def codes(config: Config) -> Tensor:
+    """Draws from pi(z), [examples, coordinates]."""
+    if config.source == "digits":
+        return _digit_codes(config)
+    model = pc.JointModel.load(config.model)
+    state = dict(pc.datasets.mnist("train", folder=config.data).state)
+    known, _ = model.admit(state)
+    generator, parts = model.generator(config.seed), []
+    with torch.no_grad():
+        for first in range(0, len(known["c"]), 2000):
+            chunk = {name: value[first : first + 2000] for name, value in known.items()}
+            parts.append(model("z", chunk).sample(generator))
+    return torch.cat(parts)
+
+
+def _digit_codes(config: Config) -> Tensor:
+    settings = replace(demo.Config(), latents=64, updates=300 if config.quick else 3000, seed=config.seed)
+    model = demo.train(settings, 0.0, "cpu")
+    digits = pc.datasets.digits().state
+    state = {name: torch.cat([value] * 20) for name, value in digits.items()}
+    blank = torch.zeros(len(state["c"]), 64)
+    with torch.no_grad():
+        return model("z", {**state, "z": blank}).sample(model.generator(config.seed))
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------
+
+
+def make_kernel(kind: str, size: int, spread: float, seed: int) -> FactorKernel:
+    """A kernel with random weights: for log-linear ones, an asymmetric W."""
+    torch.manual_seed(seed)
+    network: pc.networks.Network
+    if kind == "MLP":
+        network = pc.networks.MLP({"z": size}, [size], hidden=128, depth=1, activation="tanh")
+        for parameter in network.parameters():
+            if parameter.ndim > 1:
+                parameter.data.normal_(0, 2 * spread)
+    else:
+        network = LogLinear("z", size)
+        network.weight.data.normal_(0, spread)
+        if kind == "symmetrised":
+            network.symmetrise()
+    return FactorKernel("z", pc.Conditional(pc.Binary(size), network))
+
+
+def make_learner(kernel: FactorKernel, z: Tensor, n: int, config: Config, seed: int, **options) -> KernelLearner:
+    network = kernel.conditional.network
+    if isinstance(network, LogLinear) and network.asymmetry() == 0:
+        options["after_update"] = network.symmetrise
+    return KernelLearner(
+        kernel,
+        {"z": z},
+        chain_length=n,
+        batch_size=config.batch_size,
+        learning_rate=pc.schedules.cosine(config.learning_rate, config.learning_rate / 50, config.updates),
+        seed=seed,
+        **options,
+    )
+
+
+def asymmetry(z: Tensor, n: int, seed: int, config: Config) -> float:
+    """|W - W^T| of a log-linear kernel that has learned with chains of length n."""
+    kernel = make_kernel("log-linear", z.shape[1], config.spread, seed)
+    make_learner(kernel, z, n, config, seed).fit(config.updates)
+    network = kernel.conditional.network
+    assert isinstance(network, LogLinear)
+    return network.asymmetry()
+
+
+def surface(z: Tensor, kind: str, n: int, config: Config) -> Surface:
+    """F along n at some times of the training."""
+    kernel = make_kernel(kind, z.shape[1], config.spread, config.seed)
+    learner = make_learner(kernel, z, n, config, config.seed)
+    steps, values, slopes = [], [], []
+    for look in range(config.looks):
+        goal = round(config.updates * (look / (config.looks - 1)) ** 2)
+        for _ in learner.run(goal - learner.step_count, progress=False):
+            pass
+        found = measured(kernel, kernel, z, config, seed=goal)
+        steps.append(goal)
+        values.append(found.f.mean(0))
+        slopes.append(found.slope(config.horizon // 2 + 1))
+    return Surface(kind, n, steps, torch.stack(values), slopes)
+
+
+def measured(p: Kernel, q: Kernel, z: Tensor, config: Config, seed: int) -> Objective:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(len(z), (config.chains,), generator=generator)
+    return objective(p, q, {"z": z[rows]}, config.horizon, generator)
+
+
+# --- denoising diffusion ----------------------------------------------------------------------------------------
+
+
+class Flips(Kernel):
+    """q(z' | z): every coordinate is flipped with probability `chance`. Its limit is uniform."""
+
+    def __init__(self, chance: float):
+        super().__init__()
+        self.chance = chance
+
+    def sample(self, previous: pc.State, generator: torch.Generator) -> pc.State:
+        z = previous["z"]
+        flip = torch.empty_like(z).uniform_(generator=generator) < self.chance
+        return {"z": torch.where(flip, 1 - z, z)}
+
+    def log_prob(self, following: pc.State, previous: pc.State) -> Tensor:
+        flipped = (following["z"] != previous["z"]).sum(1)
+        odds = torch.tensor([1 - self.chance, self.chance], dtype=torch.float64).log()
+        return flipped * odds[1] + (following["z"].shape[1] - flipped) * odds[0]
+
+
+def diffusion(z: Tensor, config: Config, chance: float = 0.05) -> tuple[Tensor, Tensor]:
+    """F-hat along n of a kernel that has learned to undo flips, under that fixed q, and under q = the kernel."""
+    kernel, q = make_kernel("MLP", z.shape[1], config.spread, config.seed), Flips(chance)
+    make_learner(kernel, z, 10, config, config.seed, q=q).fit(config.updates)
+    return tuple(measured(kernel, law, z, config, seed=0).f_hat.mean(0) for law in (q, kernel))  # type: ignore[return-value]
+
+
+def exact_gaps(chance: float = 0.25, bits: int = 4, n: int = 60) -> tuple[Tensor, float]:
+    """L - L_B for n = 1, ... on a small space, by enumeration, and the rate at which eq:chain_kl says that it grows."""
+    generator = torch.Generator().manual_seed(0)
+    states = pc.Binary(bits).values().double()
+    logits = torch.randn(len(states), len(states), generator=generator, dtype=torch.float64)
+    p = exact.MatrixKernel(torch.softmax(logits, 1))
+    distance = (states[:, None] - states[None]).abs().sum(2)
+    q = exact.MatrixKernel(chance**distance * (1 - chance) ** (bits - distance))
+    data = torch.softmax(torch.randn(len(states), generator=generator, dtype=torch.float64), 0)
+    likelihood = exact.likelihood(data, p)
+    gaps = torch.stack([likelihood - exact.lower_bound(data, p, q, k) for k in range(1, n + 1)])
+    reverse = exact.reverse(p).transition
+    rate = (exact.limiting(q)[:, None] * torch.xlogy(q.transition, q.transition / reverse)).sum()
+    return gaps, float(rate)
+
+
+# --- proposition P:zero -----------------------------------------------------------------------------------------
+
+
+def omitted_gradients(seed: int, size: int = 6, n: int = 40) -> tuple[Tensor, float]:
+    """|grad sum_x q_k(x) log p_theta(x)|_1 for k = 1, ..., n with q = p, and the second eigenvalue's modulus."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(size, size, generator=generator, dtype=torch.float64, requires_grad=True)
+    data = torch.softmax(3 * torch.randn(size, generator=generator, dtype=torch.float64), 0)
+    transition = torch.softmax(logits, 1)
+    system = torch.eye(size, dtype=torch.float64) - transition + 1
+    log_p = torch.linalg.solve(system.T, torch.ones(size, dtype=torch.float64)).log()
+    kernel = exact.MatrixKernel(transition.detach())
+    norms = []
+    for law in exact.trajectory(kernel, data, n)[:n]:
+        (gradient,) = torch.autograd.grad((law * log_p).sum(), logits, retain_graph=True)
+        norms.append(gradient.abs().sum())
+    return torch.stack(norms), exact.mixing_rate(kernel)
+
+
+def rate_error(norms: Tensor, rate: float, above: float = 1e-11) -> float:
+    """How far the fitted rate of decay is from the eigenvalue's, relative, over the later half before rounding."""
+    usable = int((norms > above).sum())
+    first = usable // 2
+    n = torch.arange(first, usable, dtype=torch.float64)
+    centred = n - n.mean()
+    fitted = float(torch.exp((norms[first:usable].log() @ centred) / centred.square().sum()))
+    return abs(fitted / rate - 1)
+
+
+# --- the whole ----------------------------------------------------------------------------------------------------
+
+
+def main(config: Config) -> Outcome:
+    choose_device(config.device)
+    if config.quick:
+        config = replace(config, source="digits", lengths=(1, 8), repeats=2, updates=300, looks=4, chains=200)
+    began = time.perf_counter()
+    z = codes(config)
+    runs = [(n, config.seed + r) for n in config.lengths for r in range(config.repeats)]
+    jobs: list = [partial(asymmetry, z, n, seed, config) for n, seed in runs]
+    jobs += [partial(surface, z, kind, n, config) for kind in KINDS for n in (1, 10)]
+    jobs += [partial(diffusion, z, config)]
+    done = run_side_by_side(jobs, "cpu", "training kernels side by side (a few minutes)")
+    found = Findings(
+        {n: [a for (m, _), a in zip(runs, done, strict=False) if m == n] for n in config.lengths},
+        done[len(runs) : -1],
+        done[-1],
+        exact_gaps(),
+        [omitted_gradients(seed) for seed in range(12)],
+    )
+    seconds = time.perf_counter() - began
+    outcome = Outcome("chain-length", metrics(found, config, seconds), seconds, plain(config), "cpu")
+    outcome.write(config.out)
+    pictures.page(outcome, found, config.horizon).write(config.out)
+    return outcome
+
+
+def metrics(found: Findings, config: Config, seconds: float) -> list[Metric]:
+    rows = []
+    means = [torch.tensor(values, dtype=torch.float64) for values in found.asymmetry.values()]
+    for place, (n, values) in enumerate(zip(found.asymmetry, means, strict=True)):
+        goal = None if place == 0 else float(means[place - 1].mean())
+        goal = goal if goal is None or n < 32 else min(goal, 0.5 * float(means[0].mean()))
+        about = f"|W - W^T|, mean of {len(values)} seeds, after learning with n = {n}"
+        rows.append(
+            Metric(f"asymmetry_n{n}", float(values.mean()), "lower", float(values.std()), goal=goal, about=about)
+        )
+    rows += _slopes({(s.kind, s.n): s for s in found.surfaces})
+    gaps, rate = found.exact_gaps
+    growth = float(gaps[-1] - gaps[-11]) / 10
+    rows.append(Metric("diffusion_gap_error", abs(growth / rate - 1), "lower", goal=1e-9, about="growth against KL"))
+    errors = [rate_error(*pair) for pair in found.omitted]
+    rows.append(
+        Metric("omitted_rate_error", max(errors), "lower", goal=0.1, about="decay against the eigenvalue, worst")
+    )
+    rows.append(Metric("seconds", seconds, "lower", goal=60 if config.quick else 600, about="the whole run"))
+    return rows
+
+
+def _slopes(surfaces: dict[tuple[str, int], Surface]) -> list[Metric]:
+    """Slopes of F along n at the end, as a fraction of their size at the start."""
+
+    def left(kind: str, n: int) -> float:
+        slopes = surfaces[kind, n].slopes
+        return abs(slopes[-1][0] / slopes[0][0])
+
+    sigmas = [abs(slope / error) for n in (1, 10) for slope, error in surfaces["symmetrised", n].slopes]
+    about = "slope of F along n at the end, over that at the start"
+    return [
+        Metric("slope_loglinear_n1", left("log-linear", 1), "lower", about=about),
+        Metric("slope_loglinear_n10", left("log-linear", 10), "lower", goal=0.1, about=about),
+        Metric("slope_mlp_n1", left("MLP", 1), "lower", about=about),
+        Metric("slope_mlp_n10", left("MLP", 10), "lower", goal=0.5 * left("MLP", 1), about=about),
+        Metric(
+            "slope_symmetric_sigmas", max(sigmas), "lower", goal=quantile(len(sigmas)), about="largest of all looks"
+        ),
+    ]
+
+
+def quantile(looks: int, level: float = 0.99) -> float:
+    """What the largest of so many independent standard normal sizes stays under, with this probability."""
+    each = 1 - (1 - level ** (1 / looks)) / 2
+    return float(torch.special.ndtri(torch.tensor(each, dtype=torch.float64)))
