@@ -158,11 +158,44 @@ def test_a_fault_in_a_recorded_program_is_found_and_nothing_changes_after_it():
     assert bool(other.isfinite().all()) and float((other - kept).abs().max()) < 0.05
 
 
+def test_a_rounded_chain_follows_the_same_law_up_to_rounding():
+    """Means along chains with a class clamped: bfloat16 has three digits."""
+    model = images("cpu")
+    learner = pc.Learner(model, pictures(256), batch_size=64, learning_rate=2e-3)
+    model = learner.fit(150)
+    c = torch.arange(300) % 3
+    means = [pc.sample(model, {"c": c}, sweeps=10, engine=mode)["x"].mean((1, 2, 3)) for mode in ("eager", "rounded")]
+    spread = torch.stack([means[0][c == k].std() for k in range(3)])
+    for k in range(3):
+        gap = float(means[0][c == k].mean() - means[1][c == k].mean())
+        assert abs(gap) < 0.01 + 5 * float(spread[k]) / 10
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    chain = pc.Chain(model, generator=model.generator(0), clamp={"c": torch.tensor(True)}, engine="rounded")
+    state = model.start(4, model.generator(0))
+    chain.run(state, 1)
+    pairs = zip(model.parameters(), chain.working.model.parameters(), strict=True)
+    assert all(torch.equal(new, old.to(new.dtype)) for old, new in pairs)
+
+
+def test_the_fastest_engine_is_found_by_trying():
+    threads = torch.get_num_threads()
+    try:
+        for slow in ("eager", "rounded"):
+            found = pc.Engine.fastest(
+                "cpu", lambda e, slow=slow: time.sleep(0.02 if e.rounds == (slow == "rounded") else 0)
+            )
+            assert found.rounds == (slow == "eager")
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_graphs_need_cuda():
     model = table_model(random_tables(SHAPE, 0))
     with pytest.raises(pc.InputError, match='engine "graphs" needs a CUDA device; the model is on cpu'):
         pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 10, 2)), engine="graphs")
-    with pytest.raises(pc.InputError, match="engine must be one of auto, eager, graphs, found 'fast'"):
+    with pytest.raises(pc.InputError, match="engine must be one of auto, eager, rounded, graphs, found 'fast'"):
         pc.Chain(model, generator=model.generator(0), engine="fast")
 
 

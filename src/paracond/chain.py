@@ -121,6 +121,7 @@ class Chain:
         self.model = model
         self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
         self.engine.prepare(model)
+        self.working = self.engine.working(model)
         self._recorder: _Recorder | None = None
         self.generator = generator
         self.clamp = full_clamp(model, clamp or {}, batch)
@@ -150,7 +151,7 @@ class Chain:
             return state, []
         choice = self.scan.next()
         if isinstance(choice, str):
-            move = redraw(self.model, choice, state, self.clamp.get(choice), self.generator)
+            move = self._redraw(choice, state, self.clamp.get(choice))
             return {**state, choice: move.value}, [move]
         moves, after = [], dict(state)
         for index, name in enumerate(self.free):
@@ -161,15 +162,20 @@ class Chain:
                 moves.append(move)
         return after, moves
 
+    def _redraw(self, name: str, state: State, clamp: Tensor | None) -> Move:
+        with self.engine.precision():
+            return redraw(self.working.model, name, state, clamp, self.generator)
+
     def _redraw_rows(self, name: str, state: State, rows: Tensor) -> Move:
         clamp = self.clamp[name][rows] if name in self.clamp else None
-        move = redraw(self.model, name, take(state, rows), clamp, self.generator)
+        move = self._redraw(name, take(state, rows), clamp)
         return Move(name, move.distribution, move.previous, move.value, clamp, rows, len(state[name]))
 
     def run(self, state: State, steps: int, observers: Iterable[Observer] = (), progress: bool | None = None) -> State:
         """`steps` transitions; observers see every redraw. `progress` None shows a bar on long runs in a terminal."""
         observers = tuple(observers)
         state = self._admitted(state)
+        self.working.refresh()  # the model may have learned since
         if self.engine.captures and isinstance(self.scan, Scan) and self.free:
             return self._run_recorded(self.scan, state, steps, observers, progress)
         for _ in track(range(steps), "running the chain", progress):
@@ -214,14 +220,12 @@ class _Recorder:
         self.chain = chain
         self.state = {name: value.clone() for name, value in state.items()}
         self.moves: dict[str, Move] = {}
-        self.working = chain.engine.working(chain.model)
         self.programs = {n: chain.engine.program(partial(self._redraw, n), chain.generator) for n in chain.free}
 
     def fits(self, state: State) -> bool:
         return all(self.state[name].shape == value.shape for name, value in state.items())
 
     def load(self, state: State) -> None:
-        self.working.refresh()  # the model may have learned since
         for name, value in state.items():
             self.state[name].copy_(value)
 
@@ -233,8 +237,7 @@ class _Recorder:
     def _redraw(self, name: str) -> None:
         chain = self.chain
         before = self.state[name].clone()
-        with chain.engine.precision():
-            move = redraw(self.working.model, name, self.state, chain.clamp.get(name), chain.generator)
+        move = chain._redraw(name, self.state, chain.clamp.get(name))
         self.state[name].copy_(move.value)
         _ = move.distribution.mean  # cached there: it must be part of what is recorded
         self.moves[name] = replace(move, previous=before)

@@ -4,12 +4,14 @@ Learning and sampling are loops over *programs*: functions without arguments tha
 where they are (the running batch, the parameters, the random state). An engine says how programs are run.
 
 - "eager" calls them. This is the reference, in float32, on every device.
+- "rounded" calls them too, with networks in bfloat16 where autocast allows: faster on CPUs that compute in it.
 - "graphs" (CUDA) calls a program three times, which settles lazy state, then records it as one CUDA graph; from then
-  on a call is one launch without any work in Python. Networks run in bfloat16 where autocast allows, channels last.
-  Autocast would round every weight at every call; programs evaluate a `Working` model instead, whose weights of
-  convolutions and linear layers are rounded copies, brought up to date all at once.
+  on a call is one launch without any work in Python. Networks are rounded too.
 
-Both run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the host
+Convolutions lie channels last. Autocast would round every weight at every call; programs evaluate a `Working` model
+instead, whose weights of convolutions and linear layers are rounded copies, brought up to date all at once.
+
+All run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the host
 would have to wait for; what the host decides (which group, how many rows, the learning rate) it writes into small
 tensors beforehand, and what it wants to know (is everything finite?) it looks up later, without waiting.
 """
@@ -21,6 +23,7 @@ import copy
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar, cast
 
 import torch
@@ -28,7 +31,7 @@ from torch import Tensor, nn
 
 from paracond.state import InputError
 
-MODES = ("auto", "eager", "graphs")
+MODES = ("auto", "eager", "rounded", "graphs")
 WARM_UP = 3  # calls before a program is recorded: optimisers make their state, libraries choose their algorithms
 
 ROUNDED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
@@ -96,7 +99,8 @@ class Engine:
             raise InputError(f"engine must be one of {', '.join(MODES)}, found {mode!r}")
         if mode == "graphs" and self.device.type != "cuda":
             raise InputError(f'engine "graphs" needs a CUDA device; the model is on {self.device}')
-        self.captures = mode != "eager" and self.device.type == "cuda"
+        self.captures = mode in ("auto", "graphs") and self.device.type == "cuda"
+        self.rounds = self.captures or mode == "rounded"
         self.compile = compile
         self._move_towards = self.fused(_move_towards)
         self._pool = torch.cuda.graph_pool_handle() if self.captures else None
@@ -111,7 +115,7 @@ class Engine:
 
     def working(self, model: Model) -> Working[Model]:
         """The model as this engine's programs evaluate it."""
-        return Working(model, rounded=self.captures)
+        return Working(model, rounded=self.rounds)
 
     def fused(self, work: Work) -> Work:
         """A network (in place) or a function of tensors, as few kernels where that was asked for."""
@@ -124,9 +128,9 @@ class Engine:
 
     def precision(self):
         """The context in which networks are evaluated."""
-        if not self.captures:
+        if not self.rounds:
             return contextlib.nullcontext()
-        return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def program(self, work: Program, generator: torch.Generator) -> Program:
         """`work`, to be called again and again; all its draws come from `generator`."""
@@ -152,14 +156,30 @@ class Engine:
         else:
             torch._foreach_lerp_(list(means), list(values), weight)
 
-    def settle(self, work: Callable[[], object]) -> None:
-        """On a CPU, choose the number of threads by trying `work` with some. Where another process has a core, or for
-        small networks, all threads can be several times slower than one."""
+    def settle(self, work: Callable[[], object]) -> float:
+        """On a CPU, choose the number of threads by trying `work` with some; returns its seconds then. Where another
+        process has a core, or for small networks, all threads can be several times slower than one."""
         if self.device.type != "cpu":
-            return
+            return 0.0
         most = os.cpu_count() or 1
         counts = sorted({1, *(2**k for k in range(most.bit_length()) if 2**k <= most), most})
-        torch.set_num_threads(min(counts, key=lambda count: _seconds(work, count)))
+        times = {count: _seconds(work, count) for count in counts}
+        best = min(times, key=times.__getitem__)
+        torch.set_num_threads(best)
+        return times[best]
+
+    @classmethod
+    def fastest(cls, device: torch.device | str, work: Callable[[Engine], object]) -> Engine:
+        """The engine for much of the same `work`: on a CPU, by trying, as is the number of threads."""
+        if torch.device(device).type != "cpu":
+            return cls(device)
+        tried = []
+        for engine in (cls(device, "eager"), cls(device, "rounded")):
+            seconds = engine.settle(partial(work, engine))
+            tried.append((seconds, torch.get_num_threads(), engine))
+        _, threads, engine = min(tried, key=lambda each: each[0])
+        torch.set_num_threads(threads)
+        return engine
 
     def synchronise(self) -> None:
         """Wait until all that was asked for is done."""

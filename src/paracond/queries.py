@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Chain, Observer, full_clamp, redraw
+from paracond.engine import Engine
 from paracond.joint import JointModel
 from paracond.observers import Marginals, Monitor, summary
 from paracond.state import Data, InputError, Mask, Observed, State, as_numbers, at_least, merge, named, row_count, take
@@ -80,7 +81,7 @@ def query(
     limit: int = 2000,
     ess: float = 200,
     scan: str = "systematic",
-    engine: str = "auto",
+    engine: str | Engine = "auto",
     seed: int = 0,
     progress: bool | None = None,
 ) -> Answer:
@@ -134,7 +135,7 @@ def sample(
     start: Mapping[str, Tensor] | None = None,
     scan: str = "systematic",
     chunk: int | None = None,
-    engine: str = "auto",
+    engine: str | Engine = "auto",
     seed: int = 0,
     progress: bool | None = None,
 ) -> State:

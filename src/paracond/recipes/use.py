@@ -105,8 +105,9 @@ def train(config: Train) -> str:
 def sample(config: Sample) -> str:
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
     given = {name: _rows(value, config.rows) for name, value in _given(model, config.given).items()}
-    pc.Engine(model.device).settle(lambda: pc.sample(model, rows=min(config.rows, 64), sweeps=1))
-    state = pc.sample(model, given, rows=config.rows, sweeps=config.sweeps, seed=config.seed)
+    rows = min(config.rows, 64)
+    engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, rows=rows, sweeps=1, engine=engine))
+    state = pc.sample(model, given, rows=config.rows, sweeps=config.sweeps, engine=engine, seed=config.seed)
     config.out.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
     np.savez_compressed(config.out / "samples.npz", **arrays)
