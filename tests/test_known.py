@@ -1,0 +1,91 @@
+"""Known algorithms: each has the gradient that its literature gives it."""
+
+import pytest
+import torch
+from helpers import assert_mean, random_joint, random_tables, table_model
+
+import paracond as pc
+from paracond import exact, known
+from paracond.kernels import FactorKernel
+from paracond.recipes.chain_length import Flips
+
+SHAPE = (3, 4)
+
+
+def still(name, parameters):
+    return torch.optim.SGD(parameters, lr=0.0)
+
+
+def rows_of(law, rows, seed):
+    index = torch.multinomial(law.flatten(), rows, replacement=True, generator=torch.Generator().manual_seed(seed))
+    return torch.unravel_index(index, law.shape)
+
+
+def gradient(model, name, weights):
+    """grad of sum_x weights(x) log p(x_name | rest), by enumeration."""
+    finite = exact.enumerate_model(model)
+    scores = model(name, finite.states).log_prob(finite.states[name])
+    parameters = list(model.conditional(name).parameters())
+    return torch.cat([g.flatten() for g in torch.autograd.grad((weights.flatten() * scores).sum(), parameters)])
+
+
+def batches(learner, name, updates):
+    """Gradients of -loss in updates of one group, [updates, parameters]."""
+    found = []
+    for info in learner.run(updates):
+        if info.variable == name:
+            parameters = learner.model.conditional(name).parameters()
+            found.append(-torch.cat([p.grad.flatten() for p in parameters]))
+    return torch.stack(found)
+
+
+def test_pseudo_likelihood_ascends_the_mean_of_the_conditionals():
+    """With all examples in the batch it is deterministic: equal to enumeration, to rounding."""
+    a, b = rows_of(random_joint(SHAPE, 1), 500, 2)
+    model = table_model(random_tables(SHAPE, 0))
+    learner = known.pseudo_likelihood(model, pc.Data({"a": a, "b": b}), batch_size=500, optimiser=still)
+    empirical = torch.bincount(a * SHAPE[1] + b, minlength=12).double().view(SHAPE) / 500
+    for name in "ab":
+        found = batches(learner, name, 6)
+        expected = gradient(model, name, empirical).expand_as(found)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    hidden = pc.datasets.hide(pc.Data({"a": a, "b": b}), {"b": 0.5})
+    with pytest.raises(pc.InputError, match="pseudo-likelihood needs complete data; b is missing in places"):
+        known.pseudo_likelihood(model, hidden)
+
+
+def test_wake_sleep_has_its_two_gradients():
+    """Wake: the mean over data and z ~ p(z | x) of grad log p(x | z). Sleep: that over the prior and x ~ p(x | z) of
+    grad log p(z | x). Either kind makes up half of the batch."""
+    model = table_model(random_tables(SHAPE, 3))
+    data, prior = random_joint((SHAPE[0],), 4), random_joint((SHAPE[1],), 5)
+    (x,), (z,) = rows_of(data, 4000, 6), rows_of(prior, 4000, 7)
+    learner = known.wake_sleep(model, pc.Data({"a": x}), z, batch_size=8000, optimiser=still, seed=1)
+    finite = exact.enumerate_model(model)
+    p_x, p_z = finite.kernel.tables  # p(x | z), p(z | x)
+    seen = torch.bincount(x, minlength=3).double() / 4000
+    dreamt = torch.bincount(z, minlength=4).double() / 4000
+    assert_mean(batches(learner, "a", 400), gradient(model, "a", 0.5 * seen[:, None] * p_z))
+    assert_mean(batches(learner, "b", 400), gradient(model, "b", 0.5 * dreamt[None] * p_x))
+
+
+def test_wake_sleep_takes_two_groups():
+    model = table_model(random_tables((2, 2, 2), 0))
+    with pytest.raises(pc.InputError, match="wake-sleep needs one group observed and one not"):
+        known.wake_sleep(model, pc.Data({"a": torch.zeros(4).long()}), torch.zeros(4).long())
+
+
+def test_diffusion_learns_to_undo_a_fixed_noise():
+    """With a table of its own for every state, the kernel becomes the posterior of x_k given x_k+1, exactly known."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.bernoulli(torch.full((20_000, 1), 0.8), generator=generator)
+    network = pc.networks.MLP({"z": 1}, [1], depth=0)
+    kernel = FactorKernel("z", pc.Conditional(pc.Binary(1), network))
+    rate = pc.schedules.cosine(0.05, 1e-4, 800)
+    known.diffusion(kernel, {"z": z}, Flips(0.3), chain_length=1, batch_size=20_000, learning_rate=rate).fit(800)
+    share, values = float(z.mean()), torch.tensor([[0.0], [1.0]])
+    posterior = torch.tensor(
+        [share * 0.3 / (share * 0.3 + (1 - share) * 0.7), share * 0.7 / (share * 0.7 + (1 - share) * 0.3)]
+    )
+    found = kernel.log_prob({"z": torch.ones(2, 1)}, {"z": values}).exp().detach()
+    torch.testing.assert_close(found, posterior, atol=0.01, rtol=0)
