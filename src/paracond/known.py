@@ -3,9 +3,9 @@
 - Pseudo-likelihood (Besag 1975): complete data and n = 1. No value is redrawn before it is learned from, so the
   objective is the mean over groups of log p_i(x_i | x_-i).
 - Wake-sleep (Hinton et al. 1995), and symmetric equilibrium learning (Flach et al. 2024), which has the same updates:
-  n = 1 on two kinds of examples. In those of the data z is missing: step I draws z ~ p(z | x), and p(x | z) learns. In those
-  of the prior x is missing: step I draws x ~ p(x | z), and p(z | x) learns. What was just drawn is left out of the loss
-  (`skip_redrawn`), so no conditional learns from its own draws.
+  n = 1 on two kinds of examples. In those of the data z is missing: step I draws z ~ p(z | x), and p(x | z) learns.
+  In those of the prior x is missing: step I draws x ~ p(x | z), and p(z | x) learns. What was just drawn is left out of
+  the loss (`skip_redrawn`), so no conditional learns from its own draws.
 - Denoising diffusion (Ho et al. 2020), with a homogeneous chain: section 3 with a fixed q that only adds noise.
 - Contrastive divergence is in `harmoniums`.
 """
