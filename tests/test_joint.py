@@ -9,6 +9,7 @@ from helpers import assert_mean
 from torch import nn
 
 import paracond as pc
+from paracond import joint, storage
 
 VARIABLES = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(4), "z": pc.Binary((2, 2)), "r": pc.Real(())}
 
@@ -165,12 +166,21 @@ class Foreign(nn.Module):
         return self.layer(others["b"])
 
 
-def test_tied_weights_are_saved(tmp_path):
-    variables = {"a": pc.Binary(2), "b": pc.Binary(2)}
-    model = make(variables)
-    model.conditional("a").network.layers[0].weight = model.conditional("b").network.layers[0].weight
-    model.save(tmp_path)
-    assert pc.JointModel.load(tmp_path).names == ("a", "b")
+def test_tied_weights_are_written_once_and_tied_again(tmp_path):
+    variables = {"a": pc.Binary(3), "b": pc.Binary(3)}
+    networks = {n: pc.networks.mlp(variables, n, hidden=8, depth=1) for n in variables}
+    networks["b"].layers[0].weight = networks["a"].layers[0].weight
+    pc.JointModel({n: pc.Conditional(f, networks[n]) for n, f in variables.items()}).save(tmp_path)
+    _, tensors = storage.read(tmp_path, joint.FORMAT)
+    assert len(tensors) == 7
+    loaded = pc.JointModel.load(tmp_path)
+    a, b = (loaded.conditional(n).network.layers[0].weight for n in variables)
+    assert a is b and torch.equal(a, networks["a"].layers[0].weight)
+    description = json.loads((tmp_path / "model.json").read_text())
+    description["tied"] = {"conditionals.1.network.nowhere.weight": "conditionals.0.network.layers.0.weight"}
+    (tmp_path / "model.json").write_text(json.dumps(description))
+    with pytest.raises(pc.InputError, match="do not fit"):
+        pc.JointModel.load(tmp_path)
 
 
 def test_a_foreign_network_is_supplied_on_load(tmp_path):

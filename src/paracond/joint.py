@@ -190,8 +190,10 @@ class JointModel(nn.Module):
     def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
         """Write the model as JSON and safetensors. Networks that are `networks.Network`s can be rebuilt on load.
 
-        `dtype=torch.bfloat16` halves the file; such a model is loaded as float32.
+        `dtype=torch.bfloat16` halves the file; such a model is loaded as float32. A parameter that several networks
+        share is written once, and is shared again on load.
         """
+        tied = _tied(self)
         description = {
             "format": FORMAT,
             "variables": {name: self.variables[name].describe() for name in self.names},
@@ -199,8 +201,10 @@ class JointModel(nn.Module):
             "starts": {name: networks.describe(s) for name in self.names if (s := self.conditional(name).start)},
             "alpha": self.alpha,
             "conditions": {name: condition.describe() for name, condition in self.conditions.items()},
+            "tied": tied,
         }
-        tensors = {k: v.to(dtype) if dtype and v.is_floating_point() else v for k, v in self.state_dict().items()}
+        once = {k: v for k, v in self.state_dict().items() if k not in tied}
+        tensors = {k: v.to(dtype) if dtype and v.is_floating_point() else v for k, v in once.items()}
         storage.require_format(folder, FORMAT)  # a checkpoint that was saved here must not be lost
         storage.write(folder, description, tensors)
 
@@ -215,9 +219,11 @@ class JointModel(nn.Module):
         tensors = {k: t.float() if t.dtype in HALF else t for k, t in tensors.items()}
         dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
         model.to(dtypes.pop() if len(dtypes) == 1 else None)
+        tied = description.get("tied", {})
         try:
-            model.load_state_dict(tensors)
-        except RuntimeError as error:
+            _tie(model, tied)
+            model.load_state_dict(tensors | {key: tensors[source] for key, source in tied.items()})
+        except (RuntimeError, AttributeError, KeyError) as error:
             raise InputError(f"{folder}: the weights do not fit the networks: {error}") from None
         return model.eval()
 
@@ -236,6 +242,22 @@ class JointModel(nn.Module):
             for name, found in description.get("conditions", {}).items()
         }
         return cls(conditionals, description["alpha"], conditions)
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """Parameters that are known by several names: each further name, and the first."""
+    first: dict[int, str] = {}
+    named = list(module.named_parameters(remove_duplicate=False))
+    for name, parameter in named:
+        first.setdefault(id(parameter), name)
+    return {name: first[id(parameter)] for name, parameter in named if first[id(parameter)] != name}
+
+
+def _tie(module: nn.Module, tied: Mapping[str, str]) -> None:
+    """The inverse of `_tied`: make each name the parameter that its first name is."""
+    for name, first in tied.items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(owner), leaf, module.get_parameter(first))
 
 
 def _normalised(names: tuple[str, ...], alpha: Mapping[str, float] | None) -> dict[str, float]:
