@@ -4,7 +4,7 @@ A joint model is a set of named conditionals; learning and every kind of inferen
 some coordinates clamped.
 """
 
-from paracond import datasets, diagnostics, exact, kernels, known, networks, observers, schedules
+from paracond import datasets, diagnostics, exact, harmoniums, kernels, known, networks, observers, schedules
 from paracond.chain import Chain
 from paracond.conditionals import Conditional
 from paracond.engine import Engine
@@ -40,6 +40,7 @@ __all__ = [
     "datasets",
     "diagnostics",
     "exact",
+    "harmoniums",
     "impute",
     "kernels",
     "known",
