@@ -179,10 +179,11 @@ class JointModel(nn.Module):
             value = state[name] if name in state else torch.zeros(shape)
             known = mask.get(name) if name in state else torch.zeros(shape, dtype=torch.bool)
             masks[name] = expand_mask(name, known, shape, self.device)
-            if name in self.conditions and not bool(masks[name].all()):
+            everywhere, value = bool(masks[name].all()), value.to(self.device)
+            if name in self.conditions and not everywhere:
                 raise InputError(f"{name!r} is a condition: it must be observed everywhere")
-            family.check_known(name, value.to(self.device)[masks[name]])
-            values[name] = family.store(value.to(self.device), self.dtype)
+            family.check_known(name, value.flatten() if everywhere else value[masks[name]])
+            values[name] = family.store(value, self.dtype)
         return values, masks
 
     # --- saving -------------------------------------------------------------------------------------------------
