@@ -349,6 +349,20 @@ def test_missing_values_and_infinite_groups_are_refused():
         harmoniums.log_normaliser(pc.harmoniums.harmonium({"x": pc.Real(2, scale=1.0), "y": pc.Real(2, scale=1.0)}))
 
 
+def test_frozen_parameters_are_not_learned():
+    model = strong({"x": pc.Binary(2), "y": pc.Binary(2)})
+    weight, a, b = weights(model)
+    weight.requires_grad_(False)
+    before = [p.detach().clone() for p in (weight, a, b)]
+    data = pc.Data({"x": torch.ones(10, 2)})
+    ContrastiveDivergence(model, data, batch_size=10).fit(5)
+    assert [torch.equal(p, old) for p, old in zip((weight, a, b), before, strict=True)] == [True, False, False]
+    with pytest.raises(pc.InputError, match="no parameter to learn"):
+        ContrastiveDivergence(model.requires_grad_(False), data)
+    with pytest.raises(pc.InputError, match="takes Data"):
+        ContrastiveDivergence(model, data.state)
+
+
 def test_an_update_that_is_not_finite_is_not_made():
     model = pc.harmoniums.gaussian_rbm(2, 2)
     with torch.no_grad():

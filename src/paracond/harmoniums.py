@@ -277,6 +277,8 @@ class ContrastiveDivergence:
         seed: int = 0,
     ):
         at_least({"sweeps": (sweeps, 1), "batch_size": (batch_size, 1)})
+        if not isinstance(data, Data):
+            raise InputError(f"contrastive divergence takes Data(values), found {type(data).__name__}")
         self.model = model
         self.x, self.y = groups(model)
         self.sweeps, self.persistent = sweeps, persistent
@@ -286,12 +288,20 @@ class ContrastiveDivergence:
         self.generator = model.generator(seed)
         self.particles = model.start_groups(self.batch_size, self.generator) if persistent else {}
         self.parameters = self.x.side.weight, self.x.side.bias, self.y.side.bias
-        self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            parameter.grad = gradient
-        self.optimiser = optimiser(self.parameters)
+        self._make_gradients()
+        learned = [parameter for parameter in self.parameters if parameter.requires_grad]
+        if not learned:
+            raise InputError("the model has no parameter to learn; model.requires_grad_(True) lets it learn (on)")
+        self.optimiser = optimiser(learned)
         self.order = torch.empty(0, dtype=torch.long)
         self.step_count = 0
+
+    def _make_gradients(self) -> None:
+        """Those of all parameters, parts of one vector: its norm is one call, which counts where batches are small."""
+        sizes = [parameter.numel() for parameter in self.parameters]
+        self.gradient = torch.zeros(sum(sizes), dtype=self.model.dtype, device=self.model.device)
+        parts = zip(self.parameters, self.gradient.split(sizes), strict=True)
+        self.gradients = [part.view_as(parameter) for parameter, part in parts]
 
     def _observed(self, data: Data) -> dict[str, Tensor]:
         """The values of the groups that are observed: x, and perhaps y."""
@@ -362,7 +372,9 @@ class ContrastiveDivergence:
         torch.addmm(weight, psi.T, xi, beta=1 / rows, alpha=-1 / rows, out=weight)
         torch.sub(last_psi.mean(0), psi.mean(0), out=a)
         torch.sub(last_xi.mean(0), xi.mean(0), out=b)
-        return nn.utils.get_total_norm(self.gradients)
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        return torch.linalg.vector_norm(self.gradient)
 
     def _next_rows(self) -> Tensor:
         """The next batch; what is left of a pass over the data and fills none is passed over."""

@@ -46,7 +46,7 @@ def compare_with_sklearn(
     *,
     hidden: int = 128,
     batch_size: int = 100,
-    learning_rate: float = 0.1,
+    learning_rate: float = 0.2,
     sklearn_rate: float | None = None,
     passes: int = 3,
     persistent: bool = False,
