@@ -313,7 +313,7 @@ def test_digits_are_learned_as_well_as_by_scikit_learn():
     from paracond.recipes.rbm import compare_with_sklearn
 
     train, test = (pc.datasets.digits(split).state["x"] > 0.5 for split in ("train", "test"))
-    found = compare_with_sklearn(train.float(), test.float(), hidden=32, batch_size=20, learning_rate=0.1, passes=5)
+    found = compare_with_sklearn(train.float(), test.float(), hidden=64, batch_size=20, passes=30)
     assert found.pseudo_likelihood >= found.sklearn_pseudo_likelihood
     assert -0.69 < found.pseudo_likelihood < 0
 
