@@ -38,6 +38,8 @@ NAMES = {
         "slope_symmetric_sigmas",
         "diffusion_gap_error",
         "omitted_rate_error",
+        "rbm_seconds_ratio",
+        "rbm_pseudo_likelihood_gain",
     },
 }
 
