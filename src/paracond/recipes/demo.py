@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from sklearn.svm import SVC
 from torch import Tensor, nn
 
 import paracond as pc
@@ -219,6 +220,14 @@ def diversity(generated: Tensor) -> list[float]:
     return [float(parts[k].std(0).mean() / real.state["x"][real.state["c"] == k].std(0).mean()) for k in range(10)]
 
 
+def read_back(generated: Tensor) -> float:
+    """The share of generated images whose class an outside classifier reads: a support vector machine on real ones."""
+    real = pc.datasets.digits().state
+    machine = SVC(C=10.0, gamma=1 / 16).fit(real["x"].numpy(), real["c"].numpy())
+    classes = torch.arange(10).repeat_interleave(len(generated) // 10)
+    return _accuracy(torch.as_tensor(machine.predict(generated.numpy())), classes)
+
+
 def _accuracy(decided: Tensor, truth: Tensor) -> float:
     return float((decided.cpu() == truth).float().mean())
 
@@ -266,5 +275,8 @@ def _metrics(full: Answers, tenth: Answers, control: float, plain_control: float
         Metric("diversity_max", max(full.diversity), "lower", goal=1.15, about="the least and the most diverse class"),
         Metric("diversity_min_draws", min(full.drawn_diversity), "higher", goal=0.75, about="the same of draws of x"),
         Metric("diversity_max_draws", max(full.drawn_diversity), "lower", goal=1.15, about="the same of draws of x"),
+        Metric(
+            "read_back", read_back(full.generated), "higher", about="classes of means that an outside machine reads"
+        ),
         Metric("active_latents", full.usage.count, "higher", goal=8, about="over 0.02 nats, also when read back"),
     ]
