@@ -294,5 +294,8 @@ def test_what_is_refused(options, message):
 def test_a_loss_that_is_not_finite_stops():
     kernel = log_linear()
     kernel.conditional.network.bias.data.fill_(float("nan"))
-    with pytest.raises(ArithmeticError, match="the loss is not finite at step 0"):
-        KernelLearner(kernel, {"z": STATES}).step()
+    learner = KernelLearner(kernel, {"z": STATES})
+    weight = kernel.conditional.network.weight.detach().clone()
+    with pytest.raises(pc.NonFiniteError, match="the loss of 'z' is not finite at step 0"):
+        learner.step()
+    assert torch.equal(kernel.conditional.network.weight, weight)

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from paracond.chain import Chain
 from paracond.conditionals import Conditional
+from paracond.faults import NonFiniteError
 from paracond.joint import JointModel
 from paracond.networks import Network
 from paracond.progress import track
@@ -206,7 +207,7 @@ class KernelLearner:
         before, after = self._pairs(length)
         loss = -self.kernel.log_prob(before, after).mean()
         if not bool(loss.isfinite()):
-            raise ArithmeticError(f"the loss is not finite at step {self.step_count}")
+            raise NonFiniteError(", ".join(before), self.step_count, "the loss")
         self.optimiser.zero_grad()
         loss.backward()
         for group in self.optimiser.param_groups:
