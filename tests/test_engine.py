@@ -105,15 +105,16 @@ def test_recorded_learning_reaches_the_same_loss(compile):
 
 @gpu
 @pytest.mark.parametrize("experiment", ["mnist", "fashion"])
-@pytest.mark.parametrize("labels", [1.0, 0.5])
-def test_the_designs_of_the_recipes_can_be_recorded(experiment, labels):
-    """Conditions, noise levels, shifts and missing labels: nothing in their programs waits for the host."""
+@pytest.mark.parametrize("hidden", [{}, {"c": 0.5}, {"x": 0.5}])
+def test_the_designs_of_the_recipes_can_be_recorded(experiment, hidden):
+    """Conditions, noise levels, shifts, missing labels and pixels: nothing in their programs waits for the host."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(300, 1, 28, 28, generator=generator)
     state = {"x": (x > 0.5).float() if experiment == "mnist" else x, "c": torch.arange(300) % 10}
-    data = pc.datasets.hide(pc.Data(state), {"c": 1 - labels})
+    data = pc.datasets.hide(pc.Data(state), hidden, coordinates="x" in hidden)
     for design in EXPERIMENTS[experiment].presets.values():
-        learner = make_learner(small(replace(design, shifts=2)), data, pc.Engine("cuda", "graphs"), 0)
+        design = replace(small(design), shifts=0 if "x" in hidden else 2)
+        learner = make_learner(design, data, pc.Engine("cuda", "graphs"), 0)
         model = learner.fit(60)
         assert all(bool(p.isfinite().all()) for p in model.parameters())
 

@@ -404,6 +404,12 @@ def test_the_recipes_run_in_small(name, preset, folder, capsys):
     page = (out / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 2
     assert pc.JointModel.load(out / "model").dtype == torch.float32
+    again = folder / "again"
+    cli.main(
+        ["reproduce", name, "--quick", "--model", str(out / "model"), "--no-extras", *options[:2], "--out", str(again)]
+    )
+    same = [m for m in json.loads((again / "results.json").read_text())["metrics"] if m["name"] == "accuracy"]
+    assert same == [m for m in record["metrics"] if m["name"] == "accuracy"] and not (again / "model").exists()
 
 
 class MeanColour(torch.nn.Module):
@@ -483,7 +489,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
     assert "model:" in capsys.readouterr().out
     model = str(out / "model")
     cli.main(["sample", model, "--given", "c=9", "--rows", "20", "--sweeps", "2", "--out", str(out)])
-    drawn = np.load(out / "samples.npz")
+    drawn = dict(np.load(out / "samples.npz"))
     assert drawn["x"].shape == (20, 1, 28, 28) and set(drawn["c"]) == {9}
     assert (out / "samples.png").stat().st_size > 1000
     table = out / "decisions.csv"
@@ -493,6 +499,15 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
     np.save(out / "x.npy", drawn["x"])
     cli.main(["classify", model, "--given", f"x={out / 'x.npy'}", "--out", str(table)])
     assert len(table.read_text().splitlines()) == 21
+    half = ["classify", model, "--given", f"x={out / 'x.npy'}", "--seen", "top", "--sweeps", "4", "--out", str(table)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pc.NotMixedWarning)  # four sweeps of a model that has learned nothing
+        cli.main(half)
+    assert len(table.read_text().splitlines()) == 21
+    cli.main(["sample", model, "--given", f"x={out / 'x.npy'}", "--seen", "left", "--sweeps", "2", "--out", str(out)])
+    filled = np.load(out / "samples.npz")["x"]
+    assert np.array_equal(filled[..., :14], drawn["x"][..., :14])
+    assert not np.array_equal(filled[..., 14:], drawn["x"][..., 14:])
 
 
 @pytest.mark.parametrize(
@@ -504,6 +519,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
         (["sample", "{model}", "--given", "c=nine"], "c=nine: neither numbers nor a .npy or .png file"),
         (["sample", "{model}", "--given", "x=nowhere.npy"], "x=nowhere.npy: there is no such file"),
         (["sample", "nowhere"], "nowhere/model.json does not exist: is nowhere a saved model?"),
+        (["sample", "{model}", "--given", "c=1", "--seen", "top"], "--seen top needs a picture among what is given"),
         (["classify", "{model}"], "nothing is given: say --given NAME=VALUE, or --dataset"),
         (["classify", "{model}", "--given", "c=1", "--want", "x"], "'x' is Binary.* only a categorical group"),
     ],

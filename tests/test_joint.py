@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from helpers import assert_mean
+from helpers import assert_fits, assert_mean
 from torch import nn
 
 import paracond as pc
@@ -45,6 +45,12 @@ def with_start(seed=0):
     return pc.JointModel({n: pc.Conditional(f, networks[n], starts.get(n)) for n, f in variables.items()})
 
 
+def gaussians(start):
+    """Means given each class, and the covariance, of a start that reads c."""
+    covariance = start.directions.T @ start.directions + torch.exp(20 * start.log_sigma) * torch.eye(3)
+    return (start.means[0] + start.means[1:]).detach(), covariance.detach()
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_chains_begin_at_a_start(given):
     """x ~ N(mu_c, A A^T + sigma^2 I), then what is not known from its conditional: c given x and z, z given both."""
@@ -52,18 +58,16 @@ def test_chains_begin_at_a_start(given):
     c = torch.arange(rows) % 2
     known, mask = model.admit({"c": c} if given else {}, rows=rows)
     state = model.start(rows, model.generator(1), known, mask)
-    start = model.conditional("x").start
     p = model("z", state).mean
     assert_mean(((state["z"] - p) * state["x"][:, :1]).detach(), 0.0)
     assert_mean((state["z"] - p).detach(), 0.0)
     assert given == torch.equal(state["c"], c)
     if given:
+        means, covariance = gaussians(model.conditional("x").start)
         for k in range(2):
-            mu = start.means[0] + start.means[1 + k]
-            covariance = start.directions.T @ start.directions + torch.exp(20 * start.log_sigma) * torch.eye(3)
-            x = (state["x"][c == k] - mu).detach()
+            x = (state["x"][c == k] - means[k]).detach()
             assert_mean(x, 0.0)
-            assert_mean(x[:, :, None] * x[:, None, :] - covariance.detach(), 0.0)
+            assert_mean(x[:, :, None] * x[:, None, :] - covariance, 0.0)
 
 
 def test_a_start_leaves_what_is_known():
@@ -72,6 +76,57 @@ def test_a_start_leaves_what_is_known():
     known, mask = model.admit({"x": x}, {"x": seen})
     state = model.start(5, model.generator(0), known, mask)
     assert torch.equal(state["x"][:, 0], x[:, 0]) and not bool((state["x"][:, 1:] == x[:, 1:]).any())
+
+
+SEEN = torch.tensor([[True, False, True], [False, True, False]])
+
+
+@pytest.mark.parametrize("seen", [SEEN[:1], SEEN])
+def test_a_start_is_given_what_is_known(seen):
+    """The conditional of a Gaussian; with one pattern for all rows and with several."""
+    model, rows = with_start().double(), 40_000
+    x, c = torch.tensor([0.3, -0.2, 0.7]).double().expand(rows, 3), torch.arange(rows) // 2 % 2
+    known, mask = model.admit({"x": x, "c": c}, {"x": seen.repeat(rows // len(seen), 1)})
+    state = model.start(rows, model.generator(3), known, mask)
+    means, covariance = gaussians(model.conditional("x").start)
+    for i, pattern in enumerate(seen):
+        for k in range(2):
+            drawn = state["x"][i :: len(seen)][c[i :: len(seen)] == k]
+            gain = covariance[~pattern][:, pattern] @ covariance[pattern][:, pattern].inverse()
+            mean = means[k][~pattern] + gain @ (x[0] - means[k])[pattern]
+            left = covariance[~pattern][:, ~pattern] - gain @ covariance[pattern][:, ~pattern]
+            gap = drawn[:, ~pattern] - mean
+            assert torch.equal(drawn[:, pattern], x[: len(drawn), pattern])
+            assert_mean(gap, 0.0)
+            assert_mean(gap[:, :, None] * gap[:, None, :] - left, 0.0)
+
+
+@pytest.mark.parametrize("seen", [SEEN[:1], SEEN, torch.ones(1, 3, dtype=torch.bool)])
+def test_a_missing_class_begins_where_the_known_part_is_likely(seen):
+    """p_0(c | x_K) by Bayes, with equal priors."""
+    model, rows = with_start().double(), 40_000
+    x = torch.tensor([0.3, -0.2, 0.7]).double().expand(rows, 3)
+    state = {"x": x.clone(), "c": torch.zeros(rows, dtype=torch.long), "z": torch.zeros(rows, 2).double()}
+    mask = {"x": seen.repeat(rows // len(seen), 1)}
+    model.begin(state, mask, ["x", "c", "z"], model.generator(3))
+    means, covariance = gaussians(model.conditional("x").start)
+    for i, pattern in enumerate(seen):
+        part = covariance[pattern][:, pattern]
+        laws = [torch.distributions.MultivariateNormal(mean[pattern], part) for mean in means]
+        posterior = torch.stack([law.log_prob(x[0, pattern]) for law in laws]).softmax(0)
+        assert_fits(torch.bincount(state["c"][i :: len(seen)], minlength=2), posterior)
+
+
+def test_examples_are_completed_from_a_start():
+    """Without completion steps, the pool holds what the start says given the rest."""
+    model = with_start()
+    data = pc.Data({"x": torch.ones(4000, 3), "c": torch.ones(4000).long()}, {"x": SEEN[:1].repeat(4000, 1)})
+    learner = pc.Learner(model, data, batch_size=4000, completion_steps=1)
+    state, _ = learner.completion._started(torch.arange(4000))
+    means, covariance = gaussians(model.conditional("x").start)
+    gain = covariance[1, [0, 2]] @ covariance[[0, 2]][:, [0, 2]].inverse()
+    assert_mean(state["x"][:, 1].double() - float(means[1][1] + gain @ (1 - means[1][[0, 2]])), 0.0)
+    assert torch.equal(state["x"][:, [0, 2]], torch.ones(4000, 2))
 
 
 def test_starts_are_saved(tmp_path):

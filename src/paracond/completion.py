@@ -1,7 +1,7 @@
 """Step I of Algorithm 1: examples with missing values, completed.
 
-Unobserved values start at random; then `steps` times every unobserved group of the example, in random order, is redrawn
-x_i ~ p_theta_i(x_i | x_-i) with the observed values clamped.
+Unobserved values start at random, or where the model's chains begin; then `steps` times every unobserved group of the
+example, in random order, is redrawn x_i ~ p_theta_i(x_i | x_-i) with the observed values clamped.
 
 Examples are completed a whole batch at a time, into a pool from which the next updates take their fresh rows: many
 small batches would be much dearer. Their draws are then as old as the pool.
@@ -89,7 +89,9 @@ class Completion:
         known, mask = take(self.examples, index), take(self.observed, index)
         if self.augment is not None:
             known = self.augment(known, self.generator)
-        return merge(mask, known, known | self.model.start_groups(len(index), self.generator)), mask
+        state = merge(mask, known, known | self.model.start_groups(len(index), self.generator))
+        self.model.begin(state, mask, self.missing, self.generator)
+        return state, mask
 
     @torch.no_grad()
     def _start_pool(self) -> None:

@@ -9,7 +9,7 @@ A group may also have a start, p_0(x_i | some others), with which chains begin (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,14 @@ class Start(Protocol):
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         """log p_0(x_i | x_-i), or a lower bound of it, `[batch]`."""
 
-    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-        """One draw per row, `[batch, *event]`."""
+    def known(self, value: Tensor, mask: Tensor) -> Any:
+        """What `value`, where `mask` is true, says of the rest of x_i: for `sample` and `evidence`."""
+
+    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, part: Any = None) -> Tensor:
+        """One draw per row, `[batch, *event]`, given the known part of x_i if there is one."""
+
+    def evidence(self, others: Mapping[str, Tensor], part: Any) -> Tensor:
+        """log p_0(known part of x_i | x_-i), `[batch]`, but for what does not depend on x_-i."""
 
 
 class Conditional(nn.Module):
@@ -61,4 +67,6 @@ class Conditional(nn.Module):
             )
         if output.dtype in (torch.bfloat16, torch.float16):  # under autocast: draws and scores want more digits
             output = output.float()
-        return self.family.distribution(output, **self.shared)
+        # By attribute: torch.compile of torch 2.11 would break the graph at a whole ParameterDict.
+        shared = {name: getattr(self.shared, name) for name in self.family.shared_parameters()}
+        return self.family.distribution(output, **shared)

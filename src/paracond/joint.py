@@ -12,7 +12,7 @@ read like any other and the chain never redraws. The joint is then one given the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from paracond import networks, storage
-from paracond.conditionals import Conditional
-from paracond.families import Distribution, Family, family_from
+from paracond.conditionals import Conditional, Start
+from paracond.families import Categorical, Distribution, Family, family_from
 from paracond.state import InputError, Mask, State, as_numbers, expand_mask, merge, row_count
 
 FORMAT = "paracond model 1"
@@ -130,21 +130,42 @@ class JointModel(nn.Module):
         """
         defaults = {n: c.values(batch, self.dtype, self.device) for n, c in self.conditions.items()}
         state = self.start_groups(batch, generator) | defaults
+        state = state if known is None or mask is None else merge(mask, known, state)
         mask = mask or {}
-        state = state if known is None else merge(mask, known, state)
-        started = [name for name in self.names if self.conditional(name).start is not None]
-        rest = [name for name in self.names if name not in started] if started else []
-        for name in [*started, *rest]:
-            if name not in mask or not bool(mask[name].all()):
-                state[name] = self._started(name, state, mask.get(name), generator)
+        missing = [name for name in self.names if name not in mask or not bool(mask[name].all())]
+        begun = self.begin(state, {name: _one_row(m) for name, m in mask.items() if bool(m.any())}, missing, generator)
+        for name in [n for n in missing if n not in begun] if begun else []:
+            state[name] = self(name, state).redraw(state[name], mask.get(name), generator)
         return state
 
-    def _started(self, name: str, state: State, clamp: Tensor | None, generator: torch.Generator) -> Tensor:
-        start = self.conditional(name).start
-        if start is None:
-            return self(name, state).redraw(state[name], clamp, generator)
-        drawn = start.sample(self._encoded(self._said(name, start), state), generator)
-        return drawn if clamp is None else torch.where(clamp, state[name], drawn)
+    def begin(self, state: State, mask: Mask, missing: Sequence[str], generator: torch.Generator) -> list[str]:
+        """Draw those `missing` groups that have a start from it, in place, given what `mask` (of each group: full, or
+        one row for all; none if nothing is known) says is known. Returns the groups that have a start.
+
+        Before that, classes g that it reads and that are missing too: p_0(g | x_K) is proportional to p_0(x_K | g), if
+        all are equally probable at first. Nothing here waits for the host, so that this can be recorded.
+        """
+        begun = [n for n in self.names if self.conditional(n).start is not None]
+        for name in begun:
+            start, known = self.conditional(name).start, name in mask
+            assert start is not None
+            reads = self._said(name, start)
+            classes = [k for k in reads if known and k in missing and _is_class(self.variables[k])]
+            part = start.known(state[name], mask[name]) if known and (classes or name in missing) else None
+            for other in classes:
+                state[other] = self._likely(other, start, part, state, reads).redraw(
+                    state[other], mask.get(other), generator
+                )
+            if name in missing:
+                state[name] = start.sample(self._encoded(reads, state), generator, part)
+        return begun
+
+    def _likely(self, name: str, start: Start, part: Any, state: State, reads: tuple[str, ...]) -> Distribution:
+        """p_0(g | x_K), by evidence for every class."""
+        family = self.variables[name]
+        values = [torch.full_like(state[name], k) for k in range(family.output_shape[0])]
+        scores = [start.evidence(self._encoded(reads, {**state, name: value}), part) for value in values]
+        return family.distribution(torch.stack(scores, 1))
 
     def start_groups(self, batch: int, generator: torch.Generator) -> State:
         """Random values for every group; nothing is copied from the host, so that this can be recorded."""
@@ -243,6 +264,15 @@ class JointModel(nn.Module):
             for name, found in description.get("conditions", {}).items()
         }
         return cls(conditionals, description["alpha"], conditions)
+
+
+def _is_class(family: Family) -> bool:
+    return isinstance(family, Categorical) and family.event_shape == ()
+
+
+def _one_row(mask: Tensor) -> Tensor:
+    """One row of a mask that is the same in all."""
+    return mask[:1] if bool((mask == mask[:1]).all()) else mask
 
 
 def _tied(module: nn.Module) -> dict[str, str]:

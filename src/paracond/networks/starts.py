@@ -14,6 +14,13 @@ It ascends a lower bound of log p_0(x | g), with q(u | x, g) = N(m, diag d) and 
 
 in which all expectations are exact, and whose maximum is that of log p_0. Binary groups are learned as if they were
 real, and what is drawn is rounded to 0 or 1.
+
+Where some coordinates K of x are known, the start is that given them. With b = A_K' (x_K - mu_K(g)) / sigma^2,
+
+    u | x_K, g ~ N(P^-1 b, P^-1),      P = I + A_K' A_K / sigma^2,
+    log p_0(x_K | g) = -(|x_K - mu_K(g)|^2 / sigma^2 - b' P^-1 b) / 2 + what does not depend on g,
+
+and the latter says which g a chain should begin with, if g is not known.
 """
 
 from __future__ import annotations
@@ -54,18 +61,65 @@ class Components(Network):
         return -0.5 * error * torch.exp(-2 * log_sigma) - gap.shape[1] * (log_sigma + 0.5 * LOG_2PI) - divergence
 
     @torch.no_grad()
-    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-        """One draw per row, `[batch, *shape]`."""
+    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, part: KnownPart | None = None) -> Tensor:
+        """One draw per row, `[batch, *shape]`, given the coordinates in `part`."""
         mean = self._mean(others)
         u = mean.new_empty(len(mean), len(self.directions)).normal_(generator=generator)
         e = torch.empty_like(mean).normal_(generator=generator)
+        u = u if part is None else part.directions(mean, u)
         drawn = mean + u @ self.directions + torch.exp(GAIN * self.log_sigma) * e
-        return ((drawn > 0.5).to(drawn.dtype) if self.binary else drawn).view(-1, *self.shape)
+        drawn = (drawn > 0.5).to(drawn.dtype) if self.binary else drawn
+        return (drawn if part is None else torch.where(part.mask, part.value, drawn)).view(-1, *self.shape)
+
+    @torch.no_grad()
+    def known(self, value: Tensor, mask: Tensor) -> KnownPart:
+        """The coordinates of `value` where `mask` is true, for `sample` and `evidence`; `[batch, *shape]` both, or one
+        row of a mask for all (which is much cheaper)."""
+        sigma = torch.exp(GAIN * self.log_sigma)
+        return KnownPart(self.directions / sigma, sigma, value.flatten(1).to(self.means.dtype), mask.flatten(1))
+
+    @torch.no_grad()
+    def evidence(self, others: Mapping[str, Tensor], part: KnownPart) -> Tensor:
+        """log p_0(x_K | g), `[batch]`, but for what does not depend on g."""
+        return part.evidence(self._mean(others))
 
     def _mean(self, others: Mapping[str, Tensor]) -> Tensor:
         """In the type of the parameters: low precision would show in the sums of squares."""
         given = [others[name].flatten(1).to(self.means.dtype) for name in self.names]
         return self.means[0] + torch.cat(given, 1) @ self.means[1:]
+
+
+class KnownPart:
+    """x_K, and what it says of u. K may be another in every row. `scaled` is A' / sigma."""
+
+    def __init__(self, scaled: Tensor, sigma: Tensor, value: Tensor, mask: Tensor):
+        self.scaled, self.sigma, self.value, self.mask = scaled, sigma, value, mask
+        rank = len(scaled)
+        products = (scaled[:, None] * scaled[None]).flatten(0, 1)
+        prior = torch.eye(rank, dtype=scaled.dtype, device=scaled.device)
+        precision = (mask.to(scaled.dtype) @ products.T).view(-1, rank, rank) + prior
+        self.factor = torch.linalg.cholesky_ex(precision).L  # P = L L', never singular: no need to wait for a check
+
+    def directions(self, mean: Tensor, noise: Tensor) -> Tensor:
+        """u = P^-1 b + L'^-1 noise = L'^-1 (L^-1 b + noise)."""
+        return self._solve(self.factor.mT, self._half(self._gap(mean)) + noise, upper=True)
+
+    def evidence(self, mean: Tensor) -> Tensor:
+        gap = self._gap(mean)
+        return -0.5 * (gap.square().sum(1) - self._half(gap).square().sum(1))
+
+    def _gap(self, mean: Tensor) -> Tensor:
+        """(x_K - mu_K) / sigma, and zero elsewhere."""
+        return torch.where(self.mask, self.value - mean, 0) / self.sigma
+
+    def _half(self, gap: Tensor) -> Tensor:
+        """L^-1 b."""
+        return self._solve(self.factor, gap @ self.scaled.T, upper=False)
+
+    def _solve(self, factor: Tensor, rows: Tensor, upper: bool) -> Tensor:
+        if len(factor) == 1:
+            return torch.linalg.solve_triangular(factor[0], rows.T, upper=upper).T
+        return torch.linalg.solve_triangular(factor, rows.unsqueeze(-1), upper=upper).squeeze(-1)
 
 
 def components(variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: int = 64) -> Components:

@@ -87,6 +87,8 @@ class Config:
     data: Path | None = None
     """folder with the IDX files (if not given: $PARACOND_DATA, the system's, a download)"""
     preset: Literal["best", "paper"] = "best"
+    model: Path | None = None
+    """take this saved model instead of training the main one"""
     resume: bool = False
     """go on from the checkpoints in OUT"""
     minutes: float | None = None

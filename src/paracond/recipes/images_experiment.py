@@ -74,16 +74,18 @@ def run(experiment: Experiment, config: Config) -> Outcome:
     began = time.perf_counter()
     session = open_session(experiment, config)
     design = chosen(experiment, config)
-    learner, milestones = trained(session, design)
-    model = learner.averaged
-    model.save(config.out / "model", dtype=torch.bfloat16)
+    if config.model is None:
+        model, milestones = trained(session, design)
+        model.save(config.out / "model", dtype=torch.bfloat16)
+    else:
+        model, milestones = pc.JointModel.load(config.model).to(session.device), None
     judge(session, model, milestones)
     if session.device == "cuda" and not config.quick:
         stopwatch(session, design, model)
     if config.extras and experiment.few_labels is not None:
         extras(session, experiment.few_labels, design)
     seconds = time.perf_counter() - began
-    details = {"design": asdict(design), "milestones": milestones.found}
+    details = {"design": asdict(design), "milestones": milestones.found if milestones else []}
     outcome = Outcome(experiment.name, session.metrics, seconds, plain(config), session.device, details)
     outcome.write(config.out)
     title = f"{experiment.name}: one model, every direction (section 5.3)"
@@ -113,7 +115,7 @@ def open_session(experiment: Experiment, config: Config) -> Session:
     return session
 
 
-def trained(session: Session, design: Design) -> tuple[pc.Learner, Milestones]:
+def trained(session: Session, design: Design) -> tuple[pc.JointModel, Milestones]:
     """The main model, measured while it learns."""
 
     def measure(model: pc.JointModel) -> dict[str, float]:
@@ -129,10 +131,10 @@ def trained(session: Session, design: Design) -> tuple[pc.Learner, Milestones]:
     train(learner, design.updates, session.config.out / "checkpoint", session.config, milestones)
     if not milestones.found or milestones.found[-1]["updates"] < learner.step_count:
         milestones.take(learner)
-    return learner, milestones
+    return learner.averaged, milestones
 
 
-def judge(session: Session, model: pc.JointModel, milestones: Milestones) -> None:
+def judge(session: Session, model: pc.JointModel, milestones: Milestones | None) -> None:
     """Every direction of the main model."""
     config, test = session.config, session.test
     session.add("accuracy", test_accuracy(model, test), "higher", "maximum marginal over the latents, test images")
@@ -145,6 +147,7 @@ def judge(session: Session, model: pc.JointModel, milestones: Milestones) -> Non
     session.add("active_latents", sum(u.count for u in latents.values()), "higher", "over 0.02 nats, also read back")
     if session.fid is not None:
         judge_images(session, model)
+    if session.fid is not None and milestones is not None:
         session.add("minutes_to_paper", minutes_to_paper(session, milestones), "lower", "training time; FID of 10,000")
         curve = pictures.curve(milestones.found, session.experiment.paper)
         session.figures.append(("Learning", "Accuracy and FID (of 10,000 images) along the training.", curve))

@@ -1,7 +1,7 @@
 """What the command line does with a model: train one of the recipes', sample from a saved one, decide with it.
 
 What is known is said as NAME=VALUE: a number (the same in every row), numbers with commas between them (one per row),
-or a file: .npy, or a picture (.png: grey values in [0, 1]).
+or a file: .npy, or a picture (.png: grey values in [0, 1]). Of pictures, perhaps only one half is seen.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from paracond.results import choose_device
 from paracond.state import InputError
 
 Device = Literal["auto", "cpu", "cuda"]
+Seen = Literal["all", "top", "bottom", "left", "right"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Sample:
     model: Annotated[Path, tyro.conf.Positional]
     given: tuple[str, ...] = ()
     """what is known, as NAME=VALUE"""
+    seen: Seen = "all"
+    """which part of the pictures among it"""
     rows: int = 100
     """draws, where what is given has no rows of its own"""
     sweeps: int = 100
@@ -75,11 +78,15 @@ class Classify:
     model: Annotated[Path, tyro.conf.Positional]
     given: tuple[str, ...] = ()
     """what is known, as NAME=VALUE"""
+    seen: Seen = "all"
+    """which part of the pictures among it"""
     dataset: Literal["mnist", "fashion"] | None = None
     """ask about the test images of this data set, and say how many answers are right"""
     data: Path | None = None
     """folder with the IDX files"""
     want: str = "c"
+    sweeps: int | None = None
+    """of the chains, where not all that matters is given (until they have converged if not said)"""
     out: Path = Path("runs/decisions.csv")
     device: Device = "auto"
     seed: int = 0
@@ -107,7 +114,8 @@ def sample(config: Sample) -> str:
     given = {name: _rows(value, config.rows) for name, value in _given(model, config.given).items()}
     rows = min(config.rows, 64)
     engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, rows=rows, sweeps=1, engine=engine))
-    state = pc.sample(model, given, rows=config.rows, sweeps=config.sweeps, engine=engine, seed=config.seed)
+    seen = _seen(model, given, config.seen)
+    state = pc.sample(model, seen, rows=config.rows, sweeps=config.sweeps, engine=engine, seed=config.seed)
     config.out.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
     np.savez_compressed(config.out / "samples.npz", **arrays)
@@ -115,8 +123,9 @@ def sample(config: Sample) -> str:
     for name in model.names:
         if _is_picture(model.variables[name]):
             with torch.no_grad():
-                mean = model(name, state).mean.cpu().clamp(0, 1)
-            shown = state[name].cpu() if name in given else mean
+                shown = model(name, state).mean.cpu().clamp(0, 1)
+            if name in given:
+                shown = torch.where(_part(shown.shape[-2:], config.seen), state[name].cpu(), shown)
             written.append(config.out / f"{'samples' if len(written) == 1 else name}.png")
             _picture(shown).savefig(written[-1], dpi=150, bbox_inches="tight")
     return "\n".join(f"written: {path}" for path in written)
@@ -131,7 +140,8 @@ def classify(config: Classify) -> str:
     if not given:
         raise InputError("nothing is given: say --given NAME=VALUE, or --dataset")
     pc.Engine(model.device).settle(lambda: pc.sample(model, rows=64, sweeps=1))
-    answer = pc.query(model, given, [config.want], seed=config.seed)
+    seen, until = _seen(model, given, config.seen), config.sweeps or "converged"
+    answer = pc.query(model, seen, [config.want], until=until, seed=config.seed)
     if config.want not in answer.probabilities or answer.probabilities[config.want].ndim != 2:
         raise InputError(f"{config.want!r} is {model.variables[config.want]}: only a categorical group is decided here")
     probabilities, decided = answer.probabilities[config.want].cpu(), answer.decisions[config.want].cpu()
@@ -151,6 +161,25 @@ def _write_table(path: Path, decided: Tensor, probabilities: Tensor) -> None:
 
 def _given(model: pc.JointModel, words: tuple[str, ...]) -> dict[str, Tensor]:
     return {name: _value(model, name, text) for name, text in (_split(word) for word in words)}
+
+
+def _seen(model: pc.JointModel, given: dict[str, Tensor], seen: Seen) -> dict[str, Tensor | pc.Observed]:
+    """What is given, of pictures only the part that is seen."""
+    pictures = [name for name in given if _is_picture(model.variables[name])]
+    if seen != "all" and not pictures:
+        raise InputError(f"--seen {seen} needs a picture among what is given")
+    found: dict[str, Tensor | pc.Observed] = dict(given)
+    for name in pictures:
+        shape = model.variables[name].event_shape
+        found[name] = pc.Observed(given[name], _part(shape[-2:], seen).expand(shape))
+    return found
+
+
+def _part(size: tuple[int, ...], seen: Seen) -> Tensor:
+    """Which places of a picture of this size are seen, `[height, width]`."""
+    i, j = torch.arange(size[0]).view(-1, 1) * 2 < size[0], torch.arange(size[1]) * 2 < size[1]
+    parts = {"all": i | ~i, "top": i, "bottom": ~i, "left": j, "right": ~j}
+    return parts[seen].expand(size[0], size[1])
 
 
 def _split(word: str) -> tuple[str, str]:
