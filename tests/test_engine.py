@@ -87,7 +87,7 @@ def test_recorded_and_eager_updates_follow_the_same_law():
 
 
 @gpu
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch._inductor")  # its own
 @pytest.mark.parametrize("compile", [False, True])
 def test_recorded_learning_reaches_the_same_loss(compile):
     """bfloat16 and recording change digits, not what is learned."""

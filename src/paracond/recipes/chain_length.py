@@ -1,7 +1,8 @@
 """Section 5.2 and appendix B: how the chain length drives a kernel to detailed balance.
 
 The target pi(z) on {0, 1}^64 is the latent marginal of a trained model of images (z ~ p(z | x, c) for its training
-examples). Kernels p(z | z') learn it as their limiting distribution (`kernels`, q = the kernel itself):
+examples; fig:app_art1 shows that it is not trivial). Kernels p(z | z') learn it as their limiting distribution
+(`kernels`, q = the kernel itself):
 
 1. log-linear (eq:art_mat): its asymmetry |W - W^T| at the end, against the chain length n (fig:art3);
 2. log-linear, symmetrised log-linear and MLP, each with n = 1 and n = 10: F (appendix B.1) over n and over training
@@ -15,6 +16,7 @@ examples). Kernels p(z | z') learn it as their limiting distribution (`kernels`,
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +31,7 @@ from paracond import exact
 from paracond.kernels import FactorKernel, Kernel, KernelLearner, LogLinear, Objective, objective
 from paracond.recipes import chain_length_report as pictures
 from paracond.recipes import demo, rbm
-from paracond.recipes.chain_length_report import Findings, Surface
+from paracond.recipes.chain_length_report import Diffusion, Findings, Surface
 from paracond.recipes.parallel import run_side_by_side
 from paracond.results import Metric, Outcome, choose_device, plain
 
@@ -68,29 +70,41 @@ class Config:
 # --- the target -------------------------------------------------------------------------------------------------
 
 
-def codes(config: Config) -> Tensor:
-    """Draws from pi(z), [examples, coordinates]."""
-    if config.source == "digits":
-        return _digit_codes(config)
-    model = pc.JointModel.load(config.model)
-    state = dict(pc.datasets.mnist("train", folder=config.data).state)
-    known, _ = model.admit(state)
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Draws z ~ pi(z), [examples, coordinates], and the model whose latents they are."""
+
+    model: pc.JointModel
+    z: Tensor
+
+
+def target(config: Config) -> Target:
+    """z ~ p(z | x, c) for the training examples of a model."""
+    digits = config.source == "digits"
+    if digits:
+        settings = replace(demo.Config(), latents=64, updates=300 if config.quick else 3000, seed=config.seed)
+        model, data = demo.train(settings, 0.0, "cpu"), pc.datasets.digits()
+    else:
+        model, data = pc.JointModel.load(config.model), pc.datasets.mnist("train", folder=config.data)
+    known, _ = model.admit(data.state)
     generator, parts = model.generator(config.seed), []
     with torch.no_grad():
-        for first in range(0, len(known["c"]), 2000):
+        for first in range(0, len(data), 2000):
             chunk = {name: value[first : first + 2000] for name, value in known.items()}
-            parts.append(model("z", chunk).sample(generator))
-    return torch.cat(parts)
+            parts += [model("z", chunk).sample(generator) for _ in range(20 if digits else 1)]
+    return Target(model, torch.cat(parts))
 
 
-def _digit_codes(config: Config) -> Tensor:
-    settings = replace(demo.Config(), latents=64, updates=300 if config.quick else 3000, seed=config.seed)
-    model = demo.train(settings, 0.0, "cpu")
-    digits = pc.datasets.digits().state
-    state = {name: torch.cat([value] * 20) for name, value in digits.items()}
-    blank = torch.zeros(len(state["c"]), 64)
-    with torch.no_grad():
-        return model("z", {**state, "z": blank}).sample(model.generator(config.seed))
+@torch.no_grad()
+def seen_codes(found: Target, count: int = 16, sweeps: int = 20) -> tuple[Tensor, Tensor]:
+    """fig:app_art1: images from codes z ~ pi(z), and from uniform ones; x and c are redrawn in turn, z is clamped."""
+    generator = torch.Generator().manual_seed(1)
+    likely = found.z[torch.randperm(len(found.z), generator=generator)[:count]]
+    uniform = torch.randint(2, likely.shape, generator=generator).to(likely.dtype)
+    states = [pc.sample(found.model, {"z": z}, sweeps=sweeps) for z in (likely, uniform)]
+    likely, uniform = (found.model("x", state).mean.clamp(0, 1) for state in states)
+    side = math.isqrt(likely[0].numel())
+    return likely.view(-1, 1, side, side), uniform.view(-1, 1, side, side)
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------
@@ -180,11 +194,23 @@ class Flips(Kernel):
         return flipped * odds[1] + (following["z"].shape[1] - flipped) * odds[0]
 
 
-def diffusion(z: Tensor, config: Config, chance: float = 0.05) -> tuple[Tensor, Tensor]:
-    """F-hat along n of a kernel that has learned to undo flips, under that fixed q, and under q = the kernel."""
+def diffusion(z: Tensor, config: Config, chance: float = 0.05) -> Diffusion:
+    """A kernel that has learned to undo flips: F-hat along n under that fixed q, and under q = the kernel.
+
+    In the limit of q, x is uniform and x' ~ q(x' | x) is too. So in the mean of log p^r(x' | x) = log p(x | x') +
+    log p(x') - log p(x) only the first term is left, and the KL of eq:chain_kl can be estimated by itself.
+    """
     kernel, q = make_kernel("MLP", z.shape[1], config.spread, config.seed), Flips(chance)
     make_learner(kernel, z, 10, config, config.seed, q=q).fit(config.updates)
-    return tuple(measured(kernel, law, z, config, seed=0).f_hat.mean(0) for law in (q, kernel))  # type: ignore[return-value]
+    under_flips, under_itself = (measured(kernel, law, z, config, seed=0) for law in (q, kernel))
+    slope, error = under_flips.slope(config.horizon // 2 + 1)
+    generator = torch.Generator().manual_seed(1)
+    x = {"z": torch.randint(2, (20 * config.chains, z.shape[1]), generator=generator).to(z.dtype)}
+    after = q.sample(x, generator)
+    with torch.no_grad():
+        gap = q.log_prob(after, x) - kernel.log_prob(x, after).double()
+    predicted = float(gap.mean()), float(gap.std()) / len(gap) ** 0.5
+    return Diffusion(under_flips.f_hat.mean(0), under_itself.f_hat.mean(0), (-slope, error), predicted)
 
 
 def exact_gaps(chance: float = 0.25, bits: int = 4, n: int = 60) -> tuple[Tensor, float]:
@@ -247,13 +273,15 @@ def main(config: Config) -> Outcome:
     if config.quick:
         config = replace(config, source="digits", lengths=(1, 8), repeats=2, updates=300, looks=4, chains=200)
     began = time.perf_counter()
-    z = codes(config)
+    found_target = target(config)
+    z = found_target.z
     runs = [(n, config.seed + r) for n in config.lengths for r in range(config.repeats)]
     jobs: list = [partial(asymmetry, z, n, seed, config) for n, seed in runs]
     jobs += [partial(surface, z, kind, n, config) for kind in KINDS for n in (1, 10)]
     jobs += [partial(diffusion, z, config)]
     done = run_side_by_side(jobs, "cpu", "training kernels side by side (a few minutes)")
     found = Findings(
+        seen_codes(found_target),
         {n: [a for (m, _), a in zip(runs, done, strict=False) if m == n] for n in config.lengths},
         done[len(runs) : -1],
         done[-1],
@@ -284,6 +312,10 @@ def metrics(found: Findings) -> list[Metric]:
     gaps, rate = found.exact_gaps
     growth = float(gaps[-1] - gaps[-11]) / 10
     rows.append(Metric("diffusion_gap_error", abs(growth / rate - 1), "lower", goal=1e-9, about="growth against KL"))
+    (measured_growth, error), (predicted, other) = found.diffusion.growth, found.diffusion.predicted
+    about = f"growth of the gap under flips: {measured_growth:.3f}, by eq:chain_kl {predicted:.3f} nats per step"
+    sigmas = abs(measured_growth - predicted) / math.hypot(error, other)
+    rows.append(Metric("diffusion_growth_sigmas", sigmas, "lower", goal=quantile(1), about=about))
     errors = [rate_error(*pair) for pair in found.omitted]
     rows.append(
         Metric("omitted_rate_error", max(errors), "lower", goal=0.1, about="decay against the eigenvalue, worst")

@@ -9,6 +9,7 @@ from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from paracond.recipes.images_report import grid
 from paracond.report import Report
 from paracond.results import Outcome
 
@@ -25,12 +26,24 @@ class Surface:
 
 
 @dataclass(frozen=True, eq=False)
+class Diffusion:
+    """F-hat along n under a fixed q and under q = the kernel itself; how the gap grows per step under the fixed q, and
+    the KL of eq:chain_kl, each with its standard error."""
+
+    fixed: Tensor
+    itself: Tensor
+    growth: tuple[float, float]
+    predicted: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
 class Findings:
     """What the experiment found."""
 
+    codes: tuple[Tensor, Tensor]
     asymmetry: dict[int, list[float]]
     surfaces: list[Surface]
-    diffusion: tuple[Tensor, Tensor]
+    diffusion: Diffusion
     exact_gaps: tuple[Tensor, float]
     omitted: list[tuple[Tensor, float]]
 
@@ -83,7 +96,7 @@ def slopes(found: list[Surface]) -> Figure:
     return figure
 
 
-def diffusion(exact: tuple[Tensor, float], estimated: tuple[Tensor, Tensor]) -> Figure:
+def diffusion(exact: tuple[Tensor, float], estimated: Diffusion) -> Figure:
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     gaps, rate = exact
@@ -91,8 +104,11 @@ def diffusion(exact: tuple[Tensor, float], estimated: tuple[Tensor, Tensor]) -> 
     left.plot(n, gaps.tolist(), label="L - L_B, by enumeration")
     left.plot(n, [float(gaps[-1]) + rate * (k - len(gaps)) for k in n], "k:", label="slope by eq:chain_kl")
     left.set_title("16 states", fontsize=9)
-    for values, label in zip(estimated, ("q: only flips", "q: the kernel itself"), strict=True):
-        right.plot(range(1, len(values) + 1), values.tolist(), label=label)
+    n = range(1, len(estimated.fixed) + 1)
+    right.plot(n, estimated.fixed.tolist(), label="q: only flips")
+    end, rate = float(estimated.fixed[-1]), -estimated.predicted[0]
+    right.plot(n, [end + rate * (k - len(n)) for k in n], "k:", label="slope by eq:chain_kl")
+    right.plot(n, estimated.itself.tolist(), label="q: the kernel itself")
     right.set_title("F-hat of a kernel that learned to undo flips", fontsize=9)
     for axes in (left, right):
         axes.set_xlabel("n")
@@ -122,6 +138,9 @@ def page(outcome: Outcome, found: Findings, horizon: int) -> Report:
     )
     report.section("Results")
     report.outcome(outcome)
+    report.section("The target")
+    names = ["z from the target", "z uniform"]
+    report.figure(grid(list(found.codes), names=names), "Images given a code: x and c redrawn in turn, z clamped.")
     report.section("Asymmetry")
     report.figure(asymmetry(found.asymmetry), "Log-linear kernels: |W - W^T| after learning, mean and spread of seeds.")
     report.section("The objective along n")
