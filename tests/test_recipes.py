@@ -157,8 +157,8 @@ def test_stacked_models_are_independent_models():
 
 @pytest.mark.parametrize("hide_labels, hidden", [(0.9, 0.5), (0.0, 0.8)])
 def test_the_demo_hides_halves_and_labels(hide_labels, hidden):
-    config = demo.Config(hidden_halves=0.8, hidden_halves_few_labels=0.5)
-    data = demo.training_data(config, hide_labels)
+    config = demo.Config()
+    data = demo.training_data(config, hide_labels, hidden)
     seen = data.mask["x"].sum(1)
     assert set(seen.tolist()) == {32, 64}
     assert float((seen == 32).double().mean()) == pytest.approx(hidden, abs=0.02)
