@@ -155,7 +155,7 @@ def surface(z: Tensor, kind: str, n: int, config: Config) -> Surface:
     """F along n at some times of the training."""
     kernel = make_kernel(kind, z.shape[1], config.spread, config.seed)
     learner = make_learner(kernel, z, n, config, config.seed)
-    steps, values, slopes = [], [], []
+    steps, values, slopes, whole = [], [], [], []
     for look in range(config.looks):
         goal = round(config.updates * (look / (config.looks - 1)) ** 2)
         for _ in learner.run(goal - learner.step_count, progress=False):
@@ -164,7 +164,8 @@ def surface(z: Tensor, kind: str, n: int, config: Config) -> Surface:
         steps.append(goal)
         values.append(found.f.mean(0))
         slopes.append(found.slope(config.horizon // 2 + 1))
-    return Surface(kind, n, steps, torch.stack(values), slopes)
+        whole.append(found.slope())
+    return Surface(kind, n, steps, torch.stack(values), slopes, whole)
 
 
 def measured(p: Kernel, q: Kernel, z: Tensor, config: Config, seed: int) -> Objective:
@@ -340,7 +341,11 @@ def _slopes(surfaces: dict[tuple[str, int], Surface]) -> list[Metric]:
         slopes = surfaces[kind, n].slopes
         return abs(slopes[-1][0] / slopes[0][0])
 
-    sigmas = [abs(slope / error) for n in (1, 10) for slope, error in surfaces["symmetrised", n].slopes]
+    symmetrised = [surfaces["symmetrised", n] for n in (1, 10)]
+    sigmas, from_the_first = (
+        [abs(slope / error) for looks in found for slope, error in looks]
+        for found in ([s.slopes for s in symmetrised], [s.whole for s in symmetrised])
+    )
     about = "slope of F along n at the end, over that at the start"
     return [
         Metric("slope_loglinear_n1", left("log-linear", 1), "lower", about=about),
@@ -350,6 +355,7 @@ def _slopes(surfaces: dict[tuple[str, int], Surface]) -> list[Metric]:
         Metric(
             "slope_symmetric_sigmas", max(sigmas), "lower", goal=quantile(len(sigmas)), about="largest of all looks"
         ),
+        Metric("slope_symmetric_sigmas_all_n", max(from_the_first), "lower", about="the same from n = 1 on"),
     ]
 
 

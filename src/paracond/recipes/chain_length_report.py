@@ -16,13 +16,15 @@ from paracond.results import Outcome
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """F over n = 1, ..., N, `[looks, N]`, at the updates `steps`, of a kernel that learned with chains of length n."""
+    """F over n = 1, ..., N, `[looks, N]`, at the updates `steps`, of a kernel that learned with chains of length n; its
+    slopes along the second half of the lengths, and along all of them, with their standard errors."""
 
     kind: str
     n: int
     steps: list[int]
     values: Tensor
     slopes: list[tuple[float, float]]
+    whole: list[tuple[float, float]]
 
 
 @dataclass(frozen=True, eq=False)
