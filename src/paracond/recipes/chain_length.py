@@ -327,7 +327,7 @@ def metrics(found: Findings) -> list[Metric]:
 
 def rbm_metrics(beside: rbm.Comparison) -> list[Metric]:
     gain = beside.pseudo_likelihood - beside.sklearn_pseudo_likelihood
-    timed = f"{beside.seconds:.2f} s per pass, scikit-learn {beside.sklearn_seconds:.2f} s, one core each, shortest of three in turn"
+    timed = f"{beside.seconds:.2f} s per pass, scikit-learn {beside.sklearn_seconds:.2f} s, shortest of three, one core"
     scored = f"nats per pixel, held out: {beside.pseudo_likelihood:.4f}, {beside.sklearn_pseudo_likelihood:.4f}"
     return [
         Metric("rbm_seconds_ratio", beside.ratio, "lower", goal=1.0, about=timed),
