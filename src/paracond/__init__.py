@@ -6,6 +6,7 @@ some coordinates clamped.
 
 from paracond import datasets, diagnostics, exact, harmoniums, kernels, known, networks, observers, schedules
 from paracond.chain import Chain
+from paracond.compose import Pinned, Summing, compose
 from paracond.conditionals import Conditional
 from paracond.engine import Engine
 from paracond.families import Binary, Categorical, Distribution, Family, Real
@@ -35,8 +36,11 @@ __all__ = [
     "NonFiniteError",
     "NotMixedWarning",
     "Observed",
+    "Pinned",
     "Real",
     "State",
+    "Summing",
+    "compose",
     "datasets",
     "diagnostics",
     "exact",

@@ -324,7 +324,7 @@ def enumerate_model(model: JointModel) -> Finite:
     double = copy.deepcopy(model).to("cpu", torch.float64)
     stored = {name: model.variables[name].store(v, torch.float64) for name, v in states.items()}
     for name, condition in model.conditions.items():
-        stored[name] = condition.values(math.prod(sizes), torch.float64, torch.device("cpu"))
+        stored[name] = condition.values(name, math.prod(sizes), torch.float64, torch.device("cpu"))
     tables = []
     for axis, name in enumerate(model.names):
         table = torch.cat([_probabilities(double, name, stored, first) for first in range(0, math.prod(sizes), CHUNK)])

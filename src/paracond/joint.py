@@ -31,15 +31,18 @@ HALF = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Condition:
-    """A group that is always given: `default`, one value of its family, where nothing else is said."""
+    """A group that is always given: `default`, one value of its family, where nothing is said; None if it must be."""
 
     family: Family
-    default: float | int | list = 0
+    default: float | int | list | None = 0
 
     def __post_init__(self) -> None:
-        self.family.check_known("the default of a condition", torch.as_tensor(self.default).flatten())
+        if self.default is not None:
+            self.family.check_known("the default of a condition", torch.as_tensor(self.default).flatten())
 
-    def values(self, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def values(self, name: str, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        if self.default is None:
+            raise InputError(f"{name!r} must be given")
         shape = (rows, *self.family.event_shape)
         return self.family.store(torch.as_tensor(self.default, device=device).expand(shape).clone(), dtype)
 
@@ -81,7 +84,7 @@ class JointModel(nn.Module):
     def start_score(self, name: str, state: Mapping[str, Tensor]) -> Tensor | None:
         """log p_0(x_name | the rest of the state), `[batch]`, or a lower bound of it; None for a group without."""
         start = self.conditional(name).start
-        return None if start is None else start.score(state[name], self._encoded(self._said(name, start), state))
+        return None if start is None else start.score(state[name], self._encoded(self.start_reads(name), state))
 
     def _encoded(self, names: tuple[str, ...], state: Mapping[str, Tensor]) -> State:
         return {k: self.variables[k].encode(state[k]).to(self.dtype) for k in names}
@@ -89,6 +92,10 @@ class JointModel(nn.Module):
     def reads(self, name: str) -> tuple[str, ...]:
         """The groups that p(x_name | .) may depend on: what its network says that it reads, or all others."""
         return self._said(name, self.conditional(name).network)
+
+    def start_reads(self, name: str) -> tuple[str, ...]:
+        """The groups that the start of `name` may depend on."""
+        return self._said(name, self.conditional(name).start)
 
     def _said(self, name: str, network: object) -> tuple[str, ...]:
         others = tuple(k for k in self.variables if k != name)
@@ -128,10 +135,11 @@ class JointModel(nn.Module):
 
         All else is random; where groups have a start, they are drawn from it, and then the others given them.
         """
-        defaults = {n: c.values(batch, self.dtype, self.device) for n, c in self.conditions.items()}
-        state = self.start_groups(batch, generator) | defaults
-        state = state if known is None or mask is None else merge(mask, known, state)
-        mask = mask or {}
+        known, mask = known or {}, mask or {}
+        state = self.start_groups(batch, generator)
+        for name, condition in self.conditions.items():  # known everywhere, if at all
+            state[name] = known[name] if name in known else condition.values(name, batch, self.dtype, self.device)
+        state = merge(mask, known, state)
         missing = [name for name in self.names if name not in mask or not bool(mask[name].all())]
         begun = self.begin(state, {name: _one_row(m) for name, m in mask.items() if bool(m.any())}, missing, generator)
         for name in [n for n in missing if n not in begun] if begun else []:
@@ -149,7 +157,7 @@ class JointModel(nn.Module):
         for name in begun:
             start, known = self.conditional(name).start, name in mask
             assert start is not None
-            reads = self._said(name, start)
+            reads = self.start_reads(name)
             classes = [k for k in reads if known and k in missing and _is_class(self.variables[k])]
             part = start.known(state[name], mask[name]) if known and (classes or name in missing) else None
             for other in classes:
@@ -193,7 +201,7 @@ class JointModel(nn.Module):
             self.variables[name].check_shape(name, value)
         rows = row_count(state) if rows is None or state else rows
         for name in [n for n in self.conditions if n not in state]:
-            state[name] = self.conditions[name].values(rows, self.dtype, self.device)
+            state[name] = self.conditions[name].values(name, rows, self.dtype, self.device)
         values, masks = {}, {}
         for name, family in self.variables.items():
             shape = (rows, *family.event_shape)

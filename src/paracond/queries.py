@@ -146,7 +146,7 @@ def sample(
     """
     at_least({"rows": (rows, 1), "sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
     known, mask = _known(model, given or {}, rows)
-    begin, _ = model.admit(start or {}, rows=row_count(known))
+    begin, _ = model.admit({n: known[n] for n in model.conditions} | dict(start or {}), rows=row_count(known))
     generator = model.generator(seed)
     chunk = chunk or (32_768 if model.device.type == "cuda" else 256)
     parts = []

@@ -1,0 +1,233 @@
+"""Several models, and hand-written factors, in one chain (section 5.4).
+
+The groups of model A become "A.name", those of B "B.name", and so on; new groups and given ones (conditions) join them.
+A rule is the conditional of one group written by hand,
+
+    rule(law, others) -> Distribution,
+
+where `others` holds the encoded values of all other groups, and law(name) is what a model has learned, p(x_name | the
+rest of its own model). A new group needs a rule; a group of a model may have one. What comes out is a `JointModel`: it
+is asked like any other.
+
+Demixing, for example. Pixel by pixel, x is x' where m = 0 and x'' where m = 1; x is given, m uniform a priori:
+
+    def mask(law, others):       # ln p(x | second) - ln p(x | first), pixel by pixel, is the logit of m
+        scores = [law(name).scores(others["x"]).sum(1, keepdim=True) for name in ("second.x", "first.x")]
+        return Binary().distribution(scores[0] - scores[1])
+
+    def first(law, others):      # as learned, but x where m = 0
+        return Pinned(law("first.x"), others["x"], others["m"] == 0)
+
+    def second(law, others):
+        return Pinned(law("second.x"), others["x"], others["m"] == 1)
+
+    joint = compose(
+        {"first": model, "second": model},
+        groups={"m": Binary((1, 64, 64))},
+        given={"x": model.variables["x"]},
+        rules={"m": mask, "first.x": first, "second.x": second},
+    )
+    query(joint, {"x": mixed}, ["first.x", "second.x", "m"])
+
+Here m is drawn without looking at x' and x'' (it could never change otherwise), which is right if both are redrawn
+before anything that reads them. So it is in systematic scans, the default of `query` and `sample`: new groups come
+first, and then each model's groups in their order (x must come before what reads it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from paracond.conditionals import Conditional
+from paracond.families import Distribution, Family, Gaussian
+from paracond.joint import Condition, JointModel
+from paracond.state import InputError, State
+
+Law = Callable[[str], Distribution]
+Rule = Callable[[Law, State], Distribution]
+
+
+def compose(
+    models: Mapping[str, JointModel],
+    *,
+    groups: Mapping[str, Family] | None = None,
+    given: Mapping[str, Family] | None = None,
+    rules: Mapping[str, Rule] | None = None,
+) -> JointModel:
+    """One model of all groups of `models`, of new `groups`, and of groups that are always `given`."""
+    groups, given, rules = groups or {}, given or {}, rules or {}
+    learned, conditions = _renamed(models), {name: Condition(family, None) for name, family in given.items()}
+    for prefix, model in models.items():
+        conditions |= {f"{prefix}.{name}": condition for name, condition in model.conditions.items()}
+    families = dict(groups) | {name: conditional.family for name, conditional in learned.items()}
+    _check(learned, groups, conditions, rules)
+    conditionals = {name: learned[name] for name in learned if name not in rules}
+    conditionals |= {name: Ruled(name, families[name], rules[name], learned) for name in rules}
+    return JointModel({name: conditionals[name] for name in families}, conditions=conditions)
+
+
+def _renamed(models: Mapping[str, JointModel]) -> dict[str, Conditional]:
+    """Every conditional, under its new name; parameters stay shared with the model, and between copies of one."""
+    found = {}
+    for prefix, model in models.items():
+        for name in model.names:
+            conditional = model.conditional(name)
+            start = None if conditional.start is None else Renamed(prefix, model.start_reads(name), conditional.start)
+            new = Conditional(conditional.family, Renamed(prefix, model.reads(name), conditional.network), start)
+            new.shared = conditional.shared
+            found[f"{prefix}.{name}"] = new
+    return found
+
+
+def _check(learned: Mapping, groups: Mapping, conditions: Mapping, rules: Mapping) -> None:
+    names = [*learned, *groups, *conditions]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"two groups are called {twice[0]!r}")
+    unruled = [name for name in groups if name not in rules]
+    if unruled:
+        raise InputError(f"the new group {unruled[0]!r} needs a rule: there is no model of it")
+    unknown = [name for name in rules if name not in learned and name not in groups]
+    if unknown:
+        raise InputError(f"there is a rule for {unknown[0]!r}, which is none of {', '.join([*learned, *groups])}")
+
+
+class Renamed(nn.Module):
+    """A network, or a start, that reads groups by their names in its own model."""
+
+    def __init__(self, prefix: str, reads: Iterable[str], inner):
+        super().__init__()
+        self.names = {f"{prefix}.{name}": name for name in reads}
+        self.reads = tuple(self.names)
+        self.inner = inner
+
+    def _own(self, others: Mapping[str, Tensor]) -> State:
+        return {name: others[full] for full, name in self.names.items()}
+
+    def forward(self, others: Mapping[str, Tensor]) -> Tensor:
+        return self.inner(self._own(others))
+
+    def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+        return self.inner.score(value, self._own(others))
+
+    def known(self, value: Tensor, mask: Tensor):
+        return self.inner.known(value, mask)
+
+    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, part=None) -> Tensor:
+        return self.inner.sample(self._own(others), generator, part)
+
+    def evidence(self, others: Mapping[str, Tensor], part) -> Tensor:
+        return self.inner.evidence(self._own(others), part)
+
+
+class Ruled(Conditional):
+    """A conditional by a rule; `learned` are all that the rule may ask for."""
+
+    def __init__(self, name: str, family: Family, rule: Rule, learned: Mapping[str, Conditional]):
+        own = learned.get(name)
+        super().__init__(family, nn.Identity(), None if own is None else own.start)
+        self.name, self.rule = name, rule
+        self.names, self.learned = tuple(learned), nn.ModuleList(learned.values())
+
+    def forward(self, others: Mapping[str, Tensor]) -> Distribution:
+        def law(name: str) -> Distribution:
+            if name not in self.names:
+                raise InputError(f"the rule of {self.name!r} asks for {name!r}; there are {', '.join(self.names)}")
+            conditional = self.learned[self.names.index(name)]
+            assert isinstance(conditional, Conditional)
+            if self.name in (conditional.reads or ()):
+                raise InputError(f"the rule of {self.name!r} asks for {name!r}, which reads {self.name!r} itself")
+            return conditional(others)
+
+        return self.rule(law, dict(others))
+
+
+# --- what factors do to a conditional ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Pinned(Distribution):
+    """`law`, but certainly `value` at the coordinates `where`. Both broadcast against draws; coordinates of `law` must
+    be independent, and encoded as they are stored."""
+
+    law: Distribution
+    value: Tensor
+    where: Tensor
+
+    def scores(self, value: Tensor) -> Tensor:
+        certain = torch.where(value == self.value, 0.0, -torch.inf).to(value.dtype)
+        return torch.where(self.where, certain, self.law.scores(value))
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        return torch.where(self.where, self.value, self.law.sample(generator))
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.where(self.where, self.value, self.law.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        return torch.where(self.where, 0, self.law.variance)
+
+    @property
+    def entropy(self) -> Tensor:
+        return torch.where(self.where, 0, self.law.entropy)
+
+
+@dataclass(frozen=True, eq=False)
+class Summing(Distribution):
+    """A Gaussian `law` of images `[batch, channels, height, width]`, given the sums `total` of weights * x over blocks.
+
+    Blocks are `size` x `size` pixels of one channel each or, with `channels`, of all of them together: `total` is
+    `[batch, channels (or 1), height / size, width / size]`. With weights 1 / size^2 it is a smaller image (as in
+    super-resolution), with size 1 and weights of the channels a grey one (colourisation). In a block with variances v
+    and weights w
+
+        x | sum w x = t   =   x + v w (t - sum w x) / sum w^2 v,      x ~ law.
+
+    `scores` are those of `law`; they do not include the factor that the constraint has.
+    """
+
+    law: Gaussian
+    total: Tensor
+    weights: Tensor
+    size: int = 1
+    channels: bool = False
+
+    def _sums(self, x: Tensor) -> Tensor:
+        pooled = nn.functional.avg_pool2d(x, self.size) * self.size**2 if self.size > 1 else x
+        return pooled.sum(1, keepdim=True) if self.channels else pooled
+
+    def _spread(self, x: Tensor) -> Tensor:
+        wide = x.repeat_interleave(self.size, -1).repeat_interleave(self.size, -2) if self.size > 1 else x
+        return wide.expand_as(self.law.mean)
+
+    def _moved(self, x: Tensor) -> Tensor:
+        """x, moved onto the constraint."""
+        pull = self.law.variance * self.weights
+        gap = (self.total - self._sums(self.weights * x)) / self._sums(self.weights * pull)
+        return x + pull * self._spread(gap)
+
+    def scores(self, value: Tensor) -> Tensor:
+        return self.law.scores(value)
+
+    @torch.no_grad()
+    def sample(self, generator: torch.Generator) -> Tensor:
+        return self._moved(self.law.sample(generator))
+
+    @property
+    def mean(self) -> Tensor:
+        return self._moved(self.law.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        pull = self.law.variance * self.weights
+        return self.law.variance - pull.square() / self._spread(self._sums(self.weights * pull))
+
+    @property
+    def entropy(self) -> Tensor:
+        raise InputError("the entropy of one coordinate is not defined under a constraint on several")
