@@ -7,6 +7,7 @@ a saved model can be rebuilt from its JSON, by class name, without pickle.
 from paracond.networks.base import Network, describe, rebuild
 from paracond.networks.images import ImageDecoder, ImageEncoder, image_network
 from paracond.networks.mlp import MLP, StackedMLP, mlp
+from paracond.networks.scenes import SceneEncoder, UNet, scene_network
 from paracond.networks.starts import Components, components
 
 __all__ = [
@@ -15,10 +16,13 @@ __all__ = [
     "ImageDecoder",
     "ImageEncoder",
     "Network",
+    "SceneEncoder",
     "StackedMLP",
+    "UNet",
     "components",
     "describe",
     "image_network",
     "mlp",
     "rebuild",
+    "scene_network",
 ]
