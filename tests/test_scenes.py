@@ -59,7 +59,7 @@ def test_a_unet_learns_a_segmentation():
     x = s.unsqueeze(1) + 0.1 * torch.randn(256, 1, 16, 16)
     optimiser = torch.optim.Adam(model.parameters(), 3e-3)
     state = {"x": x, "s": s, "c": torch.zeros(256, 2)}
-    for _ in range(60):
+    for _ in range(150):
         loss = -model("s", state).log_prob(s).mean() / 256
         optimiser.zero_grad()
         loss.backward()

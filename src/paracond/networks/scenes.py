@@ -213,14 +213,13 @@ def _residual_down(channels: int, width: int, blocks: int, low: int) -> list[nn.
 
 
 def _residual_up(channels: int, width: int, blocks: int, low: int) -> list[nn.Module]:
-    ways = widths(width, "residual")
+    """Where two ways have joined, a convolution over channels alone brings them back to the width of one."""
     levels: list[nn.Module] = []
-    fan_in = ways[-1]
-    for fan_out in reversed(ways[:-1]):
-        levels.append(
-            nn.Sequential(*[Residual(fan_in) for _ in range(blocks)], nn.ConvTranspose2d(fan_in, fan_out, 2, stride=2))
-        )
-        fan_in = 2 * fan_out
-    end = [nn.Conv2d(fan_in, width, 3, padding=1), *[Residual(width) for _ in range(blocks)], ChannelNorm(width)]
-    levels.append(nn.Sequential(*end, nn.SiLU(), nn.Conv2d(width, 4 * channels, 3, padding=1), nn.PixelShuffle(2)))
+    joined: list[nn.Module] = []
+    for here, finer in itertools.pairwise(reversed(widths(width, "residual"))):
+        level = [*joined, *[Residual(here) for _ in range(blocks)], nn.ConvTranspose2d(here, finer, 2, stride=2)]
+        levels.append(nn.Sequential(*level))
+        joined = [nn.Conv2d(2 * finer, finer, 1)]
+    end = [*joined, *[Residual(width) for _ in range(blocks)], ChannelNorm(width), nn.SiLU()]
+    levels.append(nn.Sequential(*end, nn.Conv2d(width, 4 * channels, 3, padding=1), nn.PixelShuffle(2)))
     return levels
