@@ -109,6 +109,7 @@ OPTIONS = [
     ]
 ]
 OPTIONS += [
+    {"warm": ["c", "z"], "completion_steps": 2},
     {"scan": "systematic", "learning_rate": None, "chain_length": 2.5, "form": "literal", "completion_steps": 2},
     {"scan": "random", "optimiser": lambda name, ps: torch.optim.SGD(ps, lr=0.01, momentum=0.9), "clip": 0.1},
     {"optimiser": lambda name, parameters: torch.optim.AdamW(parameters, amsgrad=True, foreach=True), "clip": 0.1},

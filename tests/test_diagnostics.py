@@ -70,6 +70,24 @@ def test_a_decoder_that_ignores_its_latents_is_seen():
     assert float(usage.information.max()) > 0.1 and usage.collapsed
 
 
+def test_latents_that_only_repeat_the_class_are_not_in_use():
+    """z is a code of c, which x depends on too: much information of x, and none beyond the class."""
+    variables = {"x": pc.Binary(6), "c": pc.Categorical(4), "z": pc.Binary(2)}
+    codes = 8.0 * (torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]) - 0.5)
+    pictures = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    model = pc.JointModel(
+        {
+            "x": pc.Conditional(variables["x"], Linear(torch.zeros(6), {"c": pictures})),
+            "c": pc.Conditional(variables["c"], Linear(torch.zeros(4), {"x": pictures.T})),
+            "z": pc.Conditional(variables["z"], Linear(torch.zeros(2), {"c": codes})),
+        }
+    )
+    c = torch.arange(8000) % 4
+    x = torch.bernoulli(torch.sigmoid(pictures[c]), generator=torch.Generator().manual_seed(1))
+    usage = latent_usage(model, pc.Data({"x": x, "c": c}), "z")
+    assert usage.collapsed and float(usage.information.abs().max()) < 0.01
+
+
 def test_read_back_is_a_bound_when_marginals_shift():
     """An encoder that tells a rare pixel, a decoder that ignores z and draws that pixel often: nothing is read back,
     though z varies with x under both. (The entropy must be that of the z that were drawn.)"""

@@ -248,6 +248,29 @@ def test_completion_draws_from_the_posterior_for_every_pattern():
     assert len(last) == 1 and torch.equal(redrawn[last[0]], ~source.observed[last[0]][source.index])
 
 
+def test_warm_completion_goes_on_where_it_stopped():
+    """One step at a time: after many passes what is kept has the posterior's law; one step from random has not."""
+    pair = Pairwise({"u": pc.Binary(2), "c": pc.Categorical(3), "w": pc.Binary(2)}, seed=5, strength=1.5)
+    finite, rows = exact.enumerate_model(pair.model), 20_000
+    data = pc.Data(
+        {"u": torch.tensor([[1.0, 0.0]]).expand(rows, 2)}, {"u": torch.tensor([[True, False]]).expand(rows, 2)}
+    )
+    given = {"u": pc.Observed(torch.tensor([1.0, 0.0]), torch.tensor([True, False]))}
+    counts = {}
+    for warm in ((), ("u", "c", "w")):
+        source = pc.Learner(pair.model, data, completion_steps=1, batch_size=rows // 2, warm=warm).completion
+        for _ in range(60):
+            source.fill()
+        counts[warm] = torch.bincount(state_index(finite, source.pool), minlength=finite.limiting().numel())
+    assert_fits(counts["u", "c", "w"], finite.posterior(given))
+    with pytest.raises(AssertionError, match="chi-square"):
+        assert_fits(counts[()], finite.posterior(given))
+    kept = {name: value.clone() for name, value in source.kept.items()}
+    state, mask = source._started(torch.arange(50))
+    for name, value in kept.items():
+        assert torch.equal(state[name], torch.where(mask[name], source.examples[name][:50], value[:50]))
+
+
 def test_values_that_are_not_observed_are_never_read():
     pair = Pairwise({"u": pc.Binary(2), "x": pc.Real(2, scale=1.0)}, seed=0)
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
@@ -506,6 +529,8 @@ def good():
         (good, {"scan": "sorted"}, "scan must be one of"),
         (good, {"batch_size": 0}, "batch_size must be a whole number, at least 1, found 0"),
         (good, {"completion_steps": 1.5}, "completion_steps must be a whole number"),
+        (good, {"warm": ["b"]}, "'b' cannot be kept warm: it is nowhere missing"),
+        (good, {"warm": ["q"]}, "'q' cannot be kept warm: it is no group of the model"),
         (good, {"average": 2.0}, "average must be in"),
         (good, {"chain_length": "long"}, "chain_length must be a number or a function of the step, found 'long'"),
         (good, {"learning_rate": {"y": 0.1}}, "unknown variable 'y'"),

@@ -152,7 +152,8 @@ def _buffers(learner: Learner) -> dict[str, Tensor]:
         "pool": learner.completion.pool,
         "pool_mask": learner.completion.mask,
         "pool_redrawn": learner.completion.redrawn,
-        "learner": {"index": learner.completion.index, "ranks": learner.ranks},
+        "kept": learner.completion.kept,
+        "learner": {"index": learner.completion.index, "ranks": learner.ranks, "visited": learner.completion.visited},
         "faults": {"clock": learner.faults.clock, "first": learner.faults.first},
     }
     return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}

@@ -5,6 +5,9 @@ example, in random order, is redrawn x_i ~ p_theta_i(x_i | x_-i) with the observ
 
 Examples are completed a whole batch at a time, into a pool from which the next updates take their fresh rows: many
 small batches would be much dearer. Their draws are then as old as the pool.
+
+Groups that are kept `warm` do not start anew each time an example comes round: completion goes on from what it drew the
+last time, so that few steps per pass add up to a long chain (the paper's idea of caching, appendix D).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch import Tensor
 from paracond.chain import full_clamp, redraw
 from paracond.engine import Engine, Working
 from paracond.faults import Faults
-from paracond.joint import JointModel
+from paracond.joint import JointModel, one_row
 from paracond.state import Data, InputError, Mask, State, merge, take
 
 Augment = Callable[[State, torch.Generator], State]
@@ -43,6 +46,7 @@ class Completion:
         faults: Faults,
         generator: torch.Generator,
         host: torch.Generator,
+        warm: Iterable[str] = (),
     ):
         self.model, self.size, self.steps, self.augment, self.working = model, size, steps, augment, working
         self.engine, self.faults, self.generator, self.host = engine, faults, generator, host
@@ -53,11 +57,17 @@ class Completion:
         self._require_whole(getattr(augment, "moves", ()))
         self.rows, self.left = len(data), 0
         self.missing = [name for name in model.names if not bool(self.observed[name].all())]
+        # Of groups of which anything is observed: one row of the mask if all are alike, else None.
+        rows = {name: one_row(mask) for name, mask in self.observed.items() if bool(mask.any())}
+        self.patterns = {name: row if len(row) < self.rows else None for name, row in rows.items()}
         self.order = torch.empty(0, dtype=torch.long, device=model.device)  # examples still to come in this pass
         self.index = torch.zeros(size, dtype=torch.long, device=model.device)  # examples in the pool
         self.pool = blank(model, size)
         self.mask, self.redrawn = flags(self.pool), flags(self.pool)
+        self.kept = self._make_kept(warm)
+        self.visited = torch.zeros(self.rows if self.kept else 0, dtype=torch.bool, device=model.device)
         self._start = engine.program(self._start_pool, generator)
+        self._keep = engine.program(self._keep_pool, generator) if self.kept else None
         self._complete = {n: engine.program(partial(self._complete_pool, n), generator) for n in self.missing}
 
     def fill(self) -> None:
@@ -70,7 +80,17 @@ class Completion:
         self._start()
         for name in self._turns():
             self._complete[name]()
+        if self._keep is not None:
+            self._keep()
         self.left = self.size  # last: a pool in which something was not finite is not used
+
+    def _make_kept(self, warm: Iterable[str]) -> State:
+        """Room for the completed values of every example."""
+        wrong = [name for name in warm if name not in self.missing]
+        if wrong:
+            whole = "is nowhere missing" if wrong[0] in self.model.names else "is no group of the model"
+            raise InputError(f"{wrong[0]!r} cannot be kept warm: it {whole}")
+        return {name: torch.zeros_like(self.examples[name]) for name in warm}
 
     def _require_whole(self, names: Iterable[str]) -> None:
         """A mask does not move with the image that it belongs to."""
@@ -90,8 +110,18 @@ class Completion:
         if self.augment is not None:
             known = self.augment(known, self.generator)
         state = merge(mask, known, known | self.model.start_groups(len(index), self.generator))
-        self.model.begin(state, mask, self.missing, self.generator)
+        seen = {name: mask[name] if whole is None else whole for name, whole in self.patterns.items()}
+        self.model.begin(state, seen, self.missing, self.generator)
+        for name, kept in self.kept.items():
+            again = self.visited[index].view(-1, *[1] * (kept.ndim - 1)) & ~mask[name]
+            state[name] = torch.where(again, kept[index], state[name])
         return state, mask
+
+    @torch.no_grad()
+    def _keep_pool(self) -> None:
+        for name, kept in self.kept.items():
+            kept.index_copy_(0, self.index, self.pool[name])
+        self.visited.index_fill_(0, self.index, True)
 
     @torch.no_grad()
     def _start_pool(self) -> None:

@@ -38,7 +38,7 @@ class Conditional(nn.Module):
     """p(x_i | x_-i) = family(network(x_-i)).
 
     `network` is any module that maps `{name: [batch, *encoding_shape]}` to `[batch, *output_shape]`. `start` should
-    read only what is known when a chain begins, such as a class.
+    read what is known, or can be guessed, when a chain begins, such as a class.
     """
 
     start: Start | None
@@ -48,6 +48,8 @@ class Conditional(nn.Module):
         if not isinstance(family, Family) or not isinstance(network, nn.Module):
             found = f"{type(family).__name__} and {type(network).__name__}"
             raise InputError(f"Conditional takes a family and a network, found {found}")
+        if start is not None and not (isinstance(start, nn.Module) and hasattr(start, "evidence")):
+            raise InputError(f"a start is a module like networks.components, found {type(start).__name__}")
         self.family = family
         self.network = network
         self.shared = nn.ParameterDict(family.shared_parameters())

@@ -1,11 +1,13 @@
 """Is the model sound? Latents in use, conditionals that agree, chains that mix.
 
-Latent usage. For a latent coordinate z_j and examples x of the data, with q(z_j) the average of p(z_j | x),
+Latent usage. For a latent coordinate z_j and examples (x, c) of the data, with q(z_j | c) the average of p(z_j | x, c)
+over the examples of class c,
 
-    information_j = H(q(z_j)) - E_x H(p(z_j | x))                                (what the encoder says of x)
-    read_back_j   = H(q(z_j)) + E log p(z_j | x'),  x' ~ p(x | z), z ~ p(z | x)    (what survives a redraw of x).
+    information_j = E_c H(q(z_j | c)) - E H(p(z_j | x, c))                          (what the encoder says of x)
+    read_back_j   = E_c H(q(z_j | c)) + E log p(z_j | x', c),   x' ~ p(x | z, c)     (what survives a redraw of x).
 
-Both are mutual informations in nats (the second a lower bound of one); x is the largest observed group. Learning of
+Both are mutual informations in nats given c (the second a lower bound of one); x is the largest observed group, and c
+all observed classes: latents that only repeat the class say nothing of x. Learning of
 this kind has a stable state in which the decoder ignores z and the encoder returns its prior: every latent then has
 zero of both. Such a model still classifies, but each class has one picture. A coordinate is active if both exceed
 `ACTIVE`.
@@ -28,7 +30,7 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Chain, Move, redraw
-from paracond.families import Distribution
+from paracond.families import Categorical, Distribution
 from paracond.joint import JointModel
 from paracond.queries import Diagnostics, query
 from paracond.state import Data, InputError, Mask, State, row_count
@@ -73,7 +75,7 @@ def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4,
     state = chain.run(state, chain.sweeps(sweeps))
     posterior = model(latent, state)
     state = {**state, latent: posterior.sample(generator)}
-    entropy = _marginal_entropy(model, latent, posterior)
+    entropy = _marginal_entropy(model, latent, posterior, _classes(model, latent, state, mask))
     carrier = _carrier(model, latent, mask)
     again = model(latent, {**state, carrier: redraw(model, carrier, state, None, generator).value})
     return LatentUsage(entropy - posterior.entropy.mean(0), entropy + again.scores(state[latent]).mean(0))
@@ -87,11 +89,25 @@ def _carrier(model: JointModel, latent: str, mask: Mask) -> str:
     return max(observed, key=lambda n: math.prod(model.variables[n].encoding_shape))
 
 
-def _marginal_entropy(model: JointModel, name: str, posterior: Distribution) -> Tensor:
-    """Entropy of each coordinate's average over the batch, in nats."""
-    mean = posterior.mean.mean(0)
-    variance = posterior.variance.mean(0) + posterior.mean.var(0, correction=0)
-    return model.variables[name].marginal_entropy(mean, variance)
+def _classes(model: JointModel, latent: str, state: State, mask: Mask) -> Tensor:
+    """A number for every row, the same for rows with the same observed classes."""
+    names = [n for n in model.names if n != latent and _is_class(model, n) and bool(mask[n].all())]
+    columns = [state[n] for n in names] or [torch.zeros(row_count(state), dtype=torch.long, device=model.device)]
+    return torch.stack(columns, 1).unique(dim=0, return_inverse=True)[1]
+
+
+def _is_class(model: JointModel, name: str) -> bool:
+    return isinstance(model.variables[name], Categorical) and model.variables[name].event_shape == ()
+
+
+def _marginal_entropy(model: JointModel, name: str, posterior: Distribution, classes: Tensor) -> Tensor:
+    """Entropy of each coordinate's average over the rows of a class, in nats, on average over classes."""
+    total = torch.zeros_like(posterior.entropy[0])
+    for k in range(int(classes.max()) + 1):
+        mean, spread = posterior.mean[classes == k], posterior.variance[classes == k]
+        variance = spread.mean(0) + mean.var(0, correction=0)
+        total += len(mean) / len(classes) * model.variables[name].marginal_entropy(mean.mean(0), variance)
+    return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,4 +160,4 @@ def mixing(
 ) -> Diagnostics:
     """R-hat and effective sample size of the unclamped chain, `sweeps` sweeps after as many of warm-up."""
     wanted = list(model.names if names is None else names)
-    return query(model, {}, wanted, chains=chains, until=sweeps, seed=seed).diagnostics
+    return query(model, {}, wanted, chains=chains, until=sweeps, begin="random", seed=seed).diagnostics

@@ -12,7 +12,8 @@ read like any other and the chain never redraws. The joint is then one given the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,12 @@ class JointModel(nn.Module):
     def _said(self, name: str, network: object) -> tuple[str, ...]:
         others = tuple(k for k in self.variables if k != name)
         said = getattr(network, "reads", None)
-        return said if isinstance(said, tuple) and set(said) <= set(others) else others
+        if not isinstance(said, tuple):
+            return others
+        unknown = [k for k in said if k not in others]
+        if unknown:
+            raise InputError(f"the network of {name!r} reads {unknown[0]!r}, which is none of {', '.join(others)}")
+        return said
 
     def conditional(self, name: str) -> Conditional:
         found = self.conditionals[self.index(name)]
@@ -129,11 +135,17 @@ class JointModel(nn.Module):
 
     @torch.no_grad()
     def start(
-        self, batch: int, generator: torch.Generator, known: State | None = None, mask: Mask | None = None
+        self,
+        batch: int,
+        generator: torch.Generator,
+        known: State | None = None,
+        mask: Mask | None = None,
+        starts: bool = True,
     ) -> State:
         """A whole state, as chains begin: `known` where the full `mask` is true, and conditions at their defaults.
 
-        All else is random; where groups have a start, they are drawn from it, and then the others given them.
+        All else is random; where groups have a start (and `starts` is true), they are drawn from it given what is
+        known, and then the others given them.
         """
         known, mask = known or {}, mask or {}
         state = self.start_groups(batch, generator)
@@ -141,43 +153,69 @@ class JointModel(nn.Module):
             state[name] = known[name] if name in known else condition.values(name, batch, self.dtype, self.device)
         state = merge(mask, known, state)
         missing = [name for name in self.names if name not in mask or not bool(mask[name].all())]
-        begun = self.begin(state, {name: _one_row(m) for name, m in mask.items() if bool(m.any())}, missing, generator)
+        if not starts:
+            return state
+        begun = self.begin(state, {name: one_row(m) for name, m in mask.items() if bool(m.any())}, missing, generator)
         for name in [n for n in missing if n not in begun] if begun else []:
             state[name] = self(name, state).redraw(state[name], mask.get(name), generator)
         return state
 
-    def begin(self, state: State, mask: Mask, missing: Sequence[str], generator: torch.Generator) -> list[str]:
+    def begin(self, state: State, mask: Mask, missing: Sequence[str], generator: torch.Generator) -> set[str]:
         """Draw those `missing` groups that have a start from it, in place, given what `mask` (of each group: full, or
-        one row for all; none if nothing is known) says is known. Returns the groups that have a start.
+        one row for all; none if nothing is known) says is known. Returns the groups that are begun now.
 
-        Before that, classes g that it reads and that are missing too: p_0(g | x_K) is proportional to p_0(x_K | g), if
-        all are equally probable at first. Nothing here waits for the host, so that this can be recorded.
+        Before that, missing classes g that starts read: p_0(g | x_K) is proportional to the product of the p_0(x_K | g)
+        of all groups x that are known in part (all g are equally probable at first; of several classes, each is drawn
+        given the others as they are). Nothing here waits for the host, so that this can be recorded.
         """
         begun = [n for n in self.names if self.conditional(n).start is not None]
-        for name in begun:
-            start, known = self.conditional(name).start, name in mask
-            assert start is not None
-            reads = self.start_reads(name)
-            classes = [k for k in reads if known and k in missing and _is_class(self.variables[k])]
-            part = start.known(state[name], mask[name]) if known and (classes or name in missing) else None
-            for other in classes:
-                state[other] = self._likely(other, start, part, state, reads).redraw(
-                    state[other], mask.get(other), generator
-                )
-            if name in missing:
-                state[name] = start.sample(self._encoded(reads, state), generator, part)
-        return begun
+        read = [k for k in missing if _is_class(self.variables[k]) and any(k in self.start_reads(n) for n in begun)]
+        needed = [n for n in begun if n in missing or any(k in read for k in self.start_reads(n))]
+        parts = {n: self._start(n).known(state[n], mask[n]) for n in needed if n in mask}
+        for name in read:
+            likely = self._likely(name, {n: p for n, p in parts.items() if name in self.start_reads(n)}, state)
+            if likely is not None:
+                state[name] = likely.redraw(state[name], mask.get(name), generator)
+        for name in [n for n in begun if n in missing]:
+            drawn = self._start(name).sample(self._encoded(self.start_reads(name), state), generator, parts.get(name))
+            state[name] = drawn.to(state[name].dtype)
+        return {*begun, *read}
 
-    def _likely(self, name: str, start: Start, part: Any, state: State, reads: tuple[str, ...]) -> Distribution:
-        """p_0(g | x_K), by evidence for every class."""
+    @property
+    def has_starts(self) -> bool:
+        return any(self.conditional(name).start is not None for name in self.names)
+
+    def _start(self, name: str) -> Start:
+        start = self.conditional(name).start
+        assert start is not None
+        return start
+
+    def _likely(self, name: str, parts: Mapping[str, Any], state: State) -> Distribution | None:
+        """p_0(g | x_K), by the evidence for every class; None if nothing speaks for any."""
+        if not parts:
+            return None
         family = self.variables[name]
-        values = [torch.full_like(state[name], k) for k in range(family.output_shape[0])]
-        scores = [start.evidence(self._encoded(reads, {**state, name: value}), part) for value in values]
+        scores = []
+        for k in range(family.output_shape[0]):
+            supposed = {**state, name: torch.full_like(state[name], k)}
+            found = [self._start(n).evidence(self._encoded(self.start_reads(n), supposed), p) for n, p in parts.items()]
+            scores.append(torch.stack(found).sum(0))
         return family.distribution(torch.stack(scores, 1))
 
     def start_groups(self, batch: int, generator: torch.Generator) -> State:
         """Random values for every group; nothing is copied from the host, so that this can be recorded."""
         return {name: self.variables[name].start(batch, generator, self.dtype) for name in self.names}
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """While a model is asked, its layers are in evaluation mode (no dropout, no noise); then as they were."""
+        former = [(module, module.training) for module in self.modules()]
+        self.eval()
+        try:
+            yield
+        finally:
+            for module, training in former:
+                module.training = training
 
     # --- checks -------------------------------------------------------------------------------------------------
 
@@ -278,7 +316,7 @@ def _is_class(family: Family) -> bool:
     return isinstance(family, Categorical) and family.event_shape == ()
 
 
-def _one_row(mask: Tensor) -> Tensor:
+def one_row(mask: Tensor) -> Tensor:
     """One row of a mask that is the same in all."""
     return mask[:1] if bool((mask == mask[:1]).all()) else mask
 

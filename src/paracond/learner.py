@@ -72,7 +72,10 @@ class Learner:
     `learner.averaged` is the model with moving-average weights, for inference. `optimiser(name, parameters)` makes the
     optimiser of each conditional; `learning_rate`, a number or a function of the step, overrides theirs, or a mapping
     from names to such rates, that of those it names. Conditionals without trainable parameters are redrawn and not
-    learned. `augment(state, generator)` may change examples (their observed values) each time they are used. `engine`
+    learned. Layers with a randomness of their own (dropout, noise, jitter) draw from torch's generator, which
+    `torch.manual_seed` seeds; all else follows `seed`. Completion of the groups named in `warm` goes on where it
+    stopped when the example was last used.
+    `augment(state, generator)` may change examples (their observed values) each time they are used. `engine`
     says how updates run (see `engine`).
     """
 
@@ -83,6 +86,7 @@ class Learner:
         *,
         chain_length: float | Schedule = 4,
         completion_steps: int = 1,
+        warm: Iterable[str] = (),
         batch_size: int = 256,
         form: str = "running",
         scan: str = "no-repeat",
@@ -119,7 +123,9 @@ class Learner:
         self.faults = Faults(model, self.engine)
         sources = self.engine, self.faults, self.generator, self.host
         self._make_optimisers(optimiser)
-        self.completion = Completion(model, data, batch_size, completion_steps, augment, self.working, *sources)
+        self.completion = Completion(
+            model, data, batch_size, completion_steps, augment, self.working, *sources, warm=tuple(warm)
+        )
         self._make_buffers()
 
     def _make_optimisers(self, optimiser: Optimiser) -> None:

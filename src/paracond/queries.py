@@ -1,7 +1,7 @@
 """Any question: clamp what is known, run the chain, read off the rest (sections 4 and 5.4).
 
-For every row of what is given, `chains` chains start from random values of the unknown, with the known clamped.
-In the limit they draw from p(x_-o | x_o). From one run come
+For every row of what is given, `chains` chains begin at random values of the unknown, or where the model says that they
+should (`networks.starts`), with the known clamped. In the limit they draw from p(x_-o | x_o). From one run come
 
 - samples: the last state of every chain, one independent draw each;
 - marginals: averages of the conditionals along the chains (Rao-Blackwell, see `observers`);
@@ -50,11 +50,13 @@ class Diagnostics:
     sweeps: int  # sweeps over all unknown groups, warm-up included
     measured: int  # sweeps that the marginals average over
     converged: bool
+    begin: str = "random"  # or "likely": then R-hat cannot tell of values where no chain began
 
     def __repr__(self) -> str:
         worst = {name: f"R-hat <= {v.max():.3f}, ess >= {self.ess[name].min():.0f}" for name, v in self.r_hat.items()}
         listed = "; ".join(f"{name}: {text}" for name, text in worst.items())
-        return f"<{'converged' if self.converged else 'not converged'} after {self.sweeps} sweeps; {listed}>"
+        began = ", begun at likely values" if self.begin == "likely" else ""
+        return f"<{'converged' if self.converged else 'not converged'} after {self.sweeps} sweeps{began}; {listed}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +82,7 @@ def query(
     warmup: int | None = None,
     limit: int = 2000,
     ess: float = 200,
+    begin: str = "likely",
     scan: str = "systematic",
     engine: str | Engine = "auto",
     seed: int = 0,
@@ -93,26 +96,32 @@ def query(
     `until` is "converged" (R-hat at most 1.05 and at least `ess` effective draws in every row, at most `limit` sweeps)
     or a number of sweeps to average over, after `warmup` more (as many as `until` if not said).
 
+    Where the model has a start, chains `begin` there, given what is known. They are then near the answer sooner, but
+    R-hat, which compares chains, cannot tell of values where none of them began: `begin="random"` tests for that.
+
     Where conditionals are not quite consistent, which is so for every learned model, the limit depends on the scan:
     "random" has that of eq:gibbs_transition; "systematic", the default, is faster and as near as they are consistent.
     """
     if not isinstance(model, JointModel):
         raise InputError(f"a question is asked of a JointModel, found {type(model).__name__}")
     _check_numbers(until, rows, chains, warmup, limit)
-    known, mask = _known(model, given or {}, rows)
+    if begin not in ("likely", "random"):
+        raise InputError(f'begin must be "likely" or "random", found {begin!r}')
+    known, mask = _known(model, {} if given is None else given, rows)
     wanted = _wanted(model, mask, want)
     full_clamp(model, mask)  # refuses what a family cannot honour, also where no chain will run
     relevant, direct = _relevant(model, mask, wanted)
-    if direct:
-        return _direct_answer(model, known, mask, wanted, chains, model.generator(seed))
-    run = _Run(model, known, mask, wanted, relevant, chains, scan, engine, model.generator(seed), progress)
-    if until == "converged":
-        converged = run.until_converged(limit, ess)
-    else:
-        run.stretch(int(until) if warmup is None else warmup)
-        run.stretch(int(until))
-        converged = run.converged(ess)
-    answer = run.answer(converged)
+    with model.asked():
+        if direct:
+            return _direct_answer(model, known, mask, wanted, chains, model.generator(seed))
+        run = _Run(model, known, mask, wanted, relevant, chains, begin, scan, engine, model.generator(seed), progress)
+        if until == "converged":
+            converged = run.until_converged(limit, ess)
+        else:
+            run.stretch(int(until) if warmup is None else warmup)
+            run.stretch(int(until))
+            converged = run.converged(ess)
+        answer = run.answer(converged)
     _warn(answer.diagnostics, until == "converged")
     return answer
 
@@ -141,11 +150,12 @@ def sample(
 ) -> State:
     """One draw of everything per row of what is given: the last state of a chain of `sweeps` sweeps.
 
-    It starts at random, or at the values of `start`. `chunk` rows run at a time (as many as suit the device).
+    It begins at random, or at the model's start if it has one, or at the values of `start`. `chunk` rows run at a time
+    (as many as suit the device).
     `model(name, state).mean` is then what a picture usually shows: the mean of p(x | z) at the last z.
     """
     at_least({"rows": (rows, 1), "sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
-    known, mask = _known(model, given or {}, rows)
+    known, mask = _known(model, {} if given is None else given, rows)
     begin, _ = model.admit({n: known[n] for n in model.conditions} | dict(start or {}), rows=row_count(known))
     generator = model.generator(seed)
     chunk = chunk or (32_768 if model.device.type == "cuda" else 256)
@@ -153,10 +163,11 @@ def sample(
     for first in range(0, row_count(known), chunk):
         part = slice(first, first + chunk)
         clamp, values = take(mask, part), take(known, part)
-        state = model.start(row_count(values), generator, values, clamp)
-        state = merge(clamp, values, {**state, **{n: begin[n][part] for n in start or {}}})
-        chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
-        parts.append(chain.run(state, chain.sweeps(sweeps), progress=progress))
+        with model.asked():
+            state = model.start(row_count(values), generator, values, clamp)
+            state = merge(clamp, values, {**state, **{n: begin[n][part] for n in start or {}}})
+            chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
+            parts.append(chain.run(state, chain.sweeps(sweeps), progress=progress))
     return {name: torch.cat([part[name] for part in parts]) for name in model.variables}
 
 
@@ -187,6 +198,8 @@ def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
         model.variables[name].check_shape(name, value)
     whole = [m for k, m in masks.items() if m.ndim == values[k].ndim]  # masks that have rows of their own
     batch = max([len(t) for t in [*values.values(), *whole]], default=rows)
+    if batch == 0:
+        raise InputError("what is given has no rows")
     spread = {k: v.expand(batch, *v.shape[1:]) if len(v) == 1 else v for k, v in values.items()}
     return model.admit(spread, masks, batch)
 
@@ -204,7 +217,7 @@ def _wanted(model: JointModel, mask: Mask, want: Iterable[str] | None) -> list[s
 @torch.no_grad()
 def _direct_answer(model: JointModel, known: State, mask: Mask, wanted, chains: int, generator) -> Answer:
     """The conditionals themselves, where all that they read is given."""
-    state = model.start(row_count(known), generator, known, mask)
+    state = model.start(row_count(known), generator, known, mask, starts=False)
     moments, samples = {}, {}
     for name in wanted:
         moments[name] = _certain(model, name, known[name])
@@ -259,13 +272,14 @@ def _relevant(model: JointModel, mask: Mask, wanted: Iterable[str]) -> tuple[set
 class _Run:
     """The chains of one query, run in stretches; marginals are those of the last stretch."""
 
-    def __init__(self, model, known, mask, wanted, relevant, chains, scan, engine, generator, progress):
+    def __init__(self, model, known, mask, wanted, relevant, chains, begin, scan, engine, generator, progress):
         self.model, self.known, self.mask, self.wanted, self.chains = model, known, mask, wanted, chains
         self.progress = progress
         tiled = {k: v.repeat_interleave(chains, 0) for k, v in known.items()}
         clamp = {k: v.repeat_interleave(chains, 0) for k, v in mask.items()}
         rows = len(next(iter(tiled.values())))
-        self.state = model.start(rows, generator, tiled, clamp)
+        self.begin = begin if model.has_starts else "random"
+        self.state = model.start(rows, generator, tiled, clamp, starts=begin == "likely")
         clamp |= {name: torch.ones_like(clamp[name]) for name in model.names if name not in relevant}
         self.chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
         self.open = [name for name in wanted if name in self.chain.free]
@@ -304,6 +318,7 @@ class _Run:
             self.sweeps,
             self.measured,
             converged,
+            self.begin,
         )
         moments = {name: self._marginal(name) for name in self.wanted}
         samples = {name: self.state[name].unflatten(0, (-1, self.chains)) for name in self.wanted}

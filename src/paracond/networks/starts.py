@@ -33,9 +33,10 @@ from torch import Tensor, nn
 
 from paracond.families import GAIN, LOG_2PI, Binary, Family, Real
 from paracond.networks.base import Network
-from paracond.state import InputError
+from paracond.state import InputError, at_least
 
 SCALE = 0.3  # sigma at first
+SMALLEST = 0.02  # under it, what is known would weigh more than the digits of float32 can tell
 
 
 class Components(Network):
@@ -54,7 +55,7 @@ class Components(Network):
 
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         """The lower bound of log p_0(x | g), `[batch]`."""
-        gap, log_sigma = value.flatten(1) - self._mean(others), GAIN * self.log_sigma
+        gap, log_sigma = value.flatten(1) - self._mean(others), self._log_scale()
         m, d = gap @ self.readings, self.log_variance.exp()
         error = (gap - m @ self.directions).square().sum(1) + d @ self.directions.square().sum(1)
         divergence = 0.5 * (m.square() + d - 1 - self.log_variance).sum(1)
@@ -67,7 +68,7 @@ class Components(Network):
         u = mean.new_empty(len(mean), len(self.directions)).normal_(generator=generator)
         e = torch.empty_like(mean).normal_(generator=generator)
         u = u if part is None else part.directions(mean, u)
-        drawn = mean + u @ self.directions + torch.exp(GAIN * self.log_sigma) * e
+        drawn = mean + u @ self.directions + self._log_scale().exp() * e
         drawn = (drawn > 0.5).to(drawn.dtype) if self.binary else drawn
         return (drawn if part is None else torch.where(part.mask, part.value, drawn)).view(-1, *self.shape)
 
@@ -75,13 +76,16 @@ class Components(Network):
     def known(self, value: Tensor, mask: Tensor) -> KnownPart:
         """The coordinates of `value` where `mask` is true, for `sample` and `evidence`; `[batch, *shape]` both, or one
         row of a mask for all (which is much cheaper)."""
-        sigma = torch.exp(GAIN * self.log_sigma)
+        sigma = self._log_scale().exp()
         return KnownPart(self.directions / sigma, sigma, value.flatten(1).to(self.means.dtype), mask.flatten(1))
 
     @torch.no_grad()
     def evidence(self, others: Mapping[str, Tensor], part: KnownPart) -> Tensor:
         """log p_0(x_K | g), `[batch]`, but for what does not depend on g."""
         return part.evidence(self._mean(others))
+
+    def _log_scale(self) -> Tensor:
+        return (GAIN * self.log_sigma).clamp(min=math.log(SMALLEST))
 
     def _mean(self, others: Mapping[str, Tensor]) -> Tensor:
         """In the type of the parameters: low precision would show in the sums of squares."""
@@ -98,7 +102,7 @@ class KnownPart:
         products = (scaled[:, None] * scaled[None]).flatten(0, 1)
         prior = torch.eye(rank, dtype=scaled.dtype, device=scaled.device)
         precision = (mask.to(scaled.dtype) @ products.T).view(-1, rank, rank) + prior
-        self.factor = torch.linalg.cholesky_ex(precision).L  # P = L L', never singular: no need to wait for a check
+        self.factor = torch.linalg.cholesky_ex(precision).L  # P = L L' >= 1: no need to wait for a check
 
     def directions(self, mean: Tensor, noise: Tensor) -> Tensor:
         """u = P^-1 b + L'^-1 noise = L'^-1 (L^-1 b + noise)."""
@@ -123,8 +127,13 @@ class KnownPart:
 
 
 def components(variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: int = 64) -> Components:
-    """The start of group `name` of a model with these variables, given the groups `reads`."""
+    """The start of group `name` of a model with these variables, given the groups `reads`: with `rank` directions, but
+    fewer than the group has coordinates."""
+    if name not in variables:
+        raise InputError(f"{name!r} is none of the variables {', '.join(variables)}")
     family = variables[name]
+    at_least({"rank": (rank, 1)})
+    rank = min(rank, max(1, math.prod(family.event_shape) - 1))
     if not isinstance(family, (Real, Binary)):
         raise InputError(f"components are for Real and Binary groups; {name!r} is {family}")
     unknown = [k for k in reads if k not in variables or k == name]
