@@ -117,8 +117,52 @@ def test_a_missing_class_begins_where_the_known_part_is_likely(seen):
         assert_fits(torch.bincount(state["c"][i :: len(seen)], minlength=2), posterior)
 
 
+def two_starts():
+    """x and y both have a start that reads c: x knows it for sure, y a little."""
+    variables = {"x": pc.Real(2, scale=0.5), "y": pc.Real(2, scale=0.5), "c": pc.Categorical(3), "z": pc.Binary(2)}
+    networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
+    starts = {n: pc.networks.components(variables, n, ["c"], rank=1) for n in "xy"}
+    for name, size in (("x", 2.0), ("y", 0.1)):
+        starts[name].means.data[1:] = size * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+        starts[name].directions.data.zero_()
+    return pc.JointModel({n: pc.Conditional(f, networks[n], starts.get(n)) for n, f in variables.items()})
+
+
+def test_all_starts_that_read_a_class_speak_for_it():
+    """x for sure, y a little: the class is likely by their product, also where y is not known, and it is kept."""
+    model, rows = two_starts(), 3000
+    x, y = torch.tensor([2.0, 0.0]).expand(rows, 2), torch.tensor([0.0, 0.1]).expand(rows, 2)
+    known, mask = model.admit({"x": x, "y": y}, {"y": torch.arange(rows) % 2 == 0})
+    state = model.start(rows, model.generator(0), known, mask)
+    assert state["c"].unique().tolist() == [1]  # c is not redrawn by its own, unlearned network
+    known, mask = model.admit({"y": y})
+    found = model.start(rows, model.generator(0), known, mask)["c"]
+    gaps = (y[0] - 0.1 * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])).square().sum(1)
+    assert_fits(torch.bincount(found, minlength=3), (-gaps.double() / (2 * 0.3**2)).softmax(0))
+    data = pc.Data({"x": x, "y": y}, {"y": torch.zeros(rows, dtype=torch.bool)})
+    completed, _ = pc.Learner(model, data, batch_size=rows).completion._started(torch.arange(rows))
+    assert completed["c"].unique().tolist() == [1]
+
+
+def test_a_start_keeps_the_type_of_the_model():
+    model = with_start()
+    model.conditional("x").start.double()
+    assert model.start(5, model.generator(0))["x"].dtype == torch.float32
+
+
+def test_a_start_that_has_learned_little_noise_is_bounded():
+    """Under a noise of 0.02 the known part would weigh more than float32 can tell."""
+    model = with_start()
+    model.conditional("x").start.log_sigma.data.fill_(-5.0)
+    known, mask = model.admit({"x": torch.ones(4, 3)}, {"x": torch.tensor([[True, False, False]]).expand(4, 3)})
+    single = model.start(4, model.generator(0), known, mask)["x"]
+    model = model.double()
+    known, mask = model.admit({"x": torch.ones(4, 3)}, {"x": torch.tensor([[True, False, False]]).expand(4, 3)})
+    assert bool(single.isfinite().all()) and bool(model.start(4, model.generator(0), known, mask)["x"].isfinite().all())
+
+
 def test_examples_are_completed_from_a_start():
-    """Without completion steps, the pool holds what the start says given the rest."""
+    """Before any completion step, what is not known is as the start says given the rest."""
     model = with_start()
     data = pc.Data({"x": torch.ones(4000, 3), "c": torch.ones(4000).long()}, {"x": SEEN[:1].repeat(4000, 1)})
     learner = pc.Learner(model, data, batch_size=4000, completion_steps=1)
@@ -142,6 +186,10 @@ def test_what_a_start_cannot_be():
     variables = {"x": pc.Real(3), "c": pc.Categorical(2)}
     with pytest.raises(pc.InputError, match="components are for Real and Binary groups; 'c' is Categorical"):
         pc.networks.components(variables, "c", ["x"])
+    with pytest.raises(pc.InputError, match="'q' is none of the variables"):
+        pc.networks.components(VARIABLES, "q", ["c"])
+    with pytest.raises(pc.InputError, match=r"a start is a module like networks\.components, found str"):
+        pc.Conditional(pc.Real(3), nn.Identity(), "start")
     with pytest.raises(pc.InputError, match="the start of 'x' must read other groups, found q"):
         pc.networks.components(variables, "x", ["q"])
 

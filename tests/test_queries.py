@@ -6,6 +6,7 @@ import pytest
 import scipy.stats
 import torch
 from helpers import THRESHOLD, Linear, Pairwise, assert_fits, assert_mean
+from torch import nn
 
 import paracond as pc
 
@@ -253,3 +254,63 @@ def test_no_warning_when_all_is_well():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pc.query(MODEL, {"c": torch.tensor([0])}, ["u"])
+
+
+def two_modes():
+    """x = (free, +-3) by c = 0, 1, equally probable whatever the first coordinate is, and a start that is sure of c by that
+    coordinate."""
+    variables = {"x": pc.Real(2, scale=0.5), "c": pc.Categorical(2)}
+
+    class Sure(nn.Module):
+        def forward(self, others):
+            return 9.0 * others["x"][:, 1:] * torch.tensor([[1.0, -1.0]])
+
+    class Modes(nn.Module):
+        def forward(self, others):
+            return torch.stack([0 * others["c"][:, 0], 3 * (others["c"][:, 0] - others["c"][:, 1])], 1)
+
+    start = pc.networks.components(variables, "x", ["c"], rank=1)
+    start.means.data[1:] = torch.tensor([[2.0, 3.0], [-2.0, -3.0]])
+    start.directions.data.zero_()
+    return pc.JointModel(
+        {"x": pc.Conditional(variables["x"], Modes(), start), "c": pc.Conditional(variables["c"], Sure())}
+    )
+
+
+def test_where_chains_began_is_said_and_can_be_changed():
+    """All chains begin in one of two modes and agree there; from random values they show that they do not mix."""
+    model, seen = two_modes(), pc.Observed(torch.tensor([[1.0, 0.0]]), torch.tensor([[True, False]]))
+    answer = pc.query(model, {"x": seen}, ["c"], until=40)
+    assert answer.diagnostics.begin == "likely" and "begun at likely values" in repr(answer.diagnostics)
+    assert float(answer.probabilities["c"][0, 0]) > 0.99
+    with pytest.warns(pc.NotMixedWarning):
+        answer = pc.query(model, {"x": seen}, ["c"], until=40, begin="random", chains=16)
+    assert answer.diagnostics.begin == "random" and 0.1 < float(answer.probabilities["c"][0, 0]) < 0.9
+    with pytest.raises(pc.InputError, match='begin must be "likely" or "random"'):
+        pc.query(model, {"x": seen}, ["c"], begin="best")
+
+
+def test_models_are_asked_in_evaluation_mode():
+    """Noise and dropout are for learning; a model that learns goes on as it was."""
+    variables = {"x": pc.Real(2), "c": pc.Categorical(3)}
+    networks = {n: pc.networks.mlp(variables, n, hidden=8, noise=1.0) for n in variables}
+    model = pc.JointModel({n: pc.Conditional(variables[n], networks[n]) for n in variables}).train()
+    model.conditional("x").eval()
+    x = torch.randn(5, 2)
+    first, second = (pc.query(model, {"x": x}, ["c"]).probabilities["c"] for _ in range(2))
+    assert torch.equal(first, second) and torch.equal(first, model.eval()("c", {"x": x}).mean)
+    model.train()
+    model.conditional("x").eval()
+    drawn = [pc.sample(model, {"c": torch.tensor([1, 2])}, sweeps=3)["x"] for _ in range(2)]
+    assert torch.equal(*drawn)
+    assert model.training and model.conditional("c").network.training and not model.conditional("x").network.training
+
+
+def test_nothing_given_in_no_rows():
+    model = two_modes()
+    with pytest.raises(pc.InputError, match="what is given has no rows"):
+        pc.query(model, {"x": torch.zeros(0, 2)}, ["c"])
+    with pytest.raises(pc.InputError, match="what is given has no rows"):
+        pc.sample(model, {"x": torch.zeros(0, 2)})
+    with pytest.raises(pc.InputError, match="what is given must be a dictionary"):
+        pc.query(model, torch.zeros(3, 2))

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -214,3 +215,16 @@ def test_flips_are_scored_as_they_are_drawn():
     law = q.log_prob({"z": values}, {"z": torch.zeros(8, 3)}).exp()
     index = (drawn["z"] @ torch.tensor([4.0, 2.0, 1.0])).long()
     assert_fits(torch.bincount(index, minlength=8), law)
+
+
+def test_the_second_part_of_the_demo_moves_the_class_alone():
+    config = replace(demo.Config(), hidden=16, hidden_class=16, latents=4, copies=1, updates_class=20)
+    torch.manual_seed(0)
+    model = demo.make_model(config).requires_grad_(False)
+    before = {n: [p.clone() for p in model.conditional(n).parameters()] for n in model.names}
+    after = demo.train_class(model, config)
+    moved = {
+        n: any(not torch.equal(a, b) for a, b in zip(before[n], after.conditional(n).parameters(), strict=True))
+        for n in model.names
+    }
+    assert moved == {"x": False, "z": False, "c": True}

@@ -282,7 +282,7 @@ class JointModel(nn.Module):
         description, tensors = storage.read(folder, FORMAT)
         try:
             model = cls._rebuilt(description, modules or {})
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise InputError(f"{folder}/{storage.DESCRIPTION} does not describe a model: {error!r}") from None
         tensors = {k: t.float() if t.dtype in HALF else t for k, t in tensors.items()}
         dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}

@@ -29,6 +29,7 @@ It takes no part in the chain.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -170,6 +171,7 @@ class Learner:
 
     def run(self, steps: int, progress: bool | None = None) -> Iterator[Info]:
         """Do `steps` updates, yielding after each."""
+        at_least({"steps": (steps, 0)})
         for _ in track(range(steps), "learning", progress):
             yield self.step()
         self.faults.raise_first()
@@ -183,7 +185,7 @@ class Learner:
     def step(self) -> Info:
         """One update of one conditional, and one redraw of its group."""
         length = self.chain_length(self.step_count)
-        if not length >= 1:
+        if not 1 <= length < math.inf:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
         self.faults.look()
         self._replace_due(length)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -62,7 +63,9 @@ class Data:
 
     def __getitem__(self, rows) -> Data:
         """Some rows: a slice, a mask or indices; a single number keeps its batch axis."""
-        rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+        single = isinstance(rows, Integral) and not isinstance(rows, bool)
+        if single or (isinstance(rows, Tensor) and rows.ndim == 0 and rows.dtype != torch.bool):
+            rows = slice(int(rows), int(rows) + 1 or None)
         return Data(take(self.state, rows), take(self.mask, rows))
 
     def to(self, device: torch.device | str) -> Data:

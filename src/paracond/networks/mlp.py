@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from paracond.families import Family
 from paracond.networks.base import Network
-from paracond.state import InputError
+from paracond.state import InputError, at_least
 
 ACTIVATIONS = {"silu": nn.SiLU, "relu": nn.ReLU, "tanh": nn.Tanh}
 
@@ -37,6 +37,9 @@ class MLP(Network):
         )
         if activation not in ACTIVATIONS:
             raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, found {activation!r}")
+        at_least({"hidden": (hidden, 1), "depth": (depth, 0)})
+        if not noise >= 0:
+            raise InputError(f"noise must not be negative, found {noise}")
         widths = [sum(inputs.values()), *[hidden] * depth]
         layers: list[nn.Module] = []
         for fan_in, fan_out in itertools.pairwise(widths):
