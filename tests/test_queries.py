@@ -257,8 +257,7 @@ def test_no_warning_when_all_is_well():
 
 
 def two_modes():
-    """x = (free, +-3) by c = 0, 1, equally probable whatever the first coordinate is, and a start that is sure of c by that
-    coordinate."""
+    """x = (free, +-3) by c = 0, 1, equally probable whatever the first coordinate, by which a start is sure of c."""
     variables = {"x": pc.Real(2, scale=0.5), "c": pc.Categorical(2)}
 
     class Sure(nn.Module):
