@@ -313,3 +313,26 @@ def test_nothing_given_in_no_rows():
         pc.sample(model, {"x": torch.zeros(0, 2)})
     with pytest.raises(pc.InputError, match="what is given must be a dictionary"):
         pc.query(model, torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("given", ["x", "c"])
+def test_many_rows_are_asked_in_parts(given, monkeypatch):
+    """The same answers: exactly where the conditional itself is the answer, in law where chains run."""
+    from paracond import queries
+
+    variables = {"x": pc.Real(2, scale=0.5), "c": pc.Categorical(3), "z": pc.Binary(2)}
+    torch.manual_seed(0)
+    reads = {"x": None, "c": ["x"], "z": None}
+    networks = {n: pc.networks.mlp(variables, n, reads=reads[n], hidden=8) for n in variables}
+    model = pc.JointModel({n: pc.Conditional(variables[n], networks[n]) for n in variables})
+    known = {"x": torch.randn(50, 2)} if given == "x" else {"c": torch.arange(50) % 3}
+    wanted = "c" if given == "x" else "x"
+    whole = pc.query(model, known, [wanted], until=400)
+    monkeypatch.setattr(queries, "AT_ONCE", (16 * 8, 16 * 8))
+    parts = pc.query(model, known, [wanted], until=400)
+    assert parts.samples[wanted].shape == whole.samples[wanted].shape == (50, 8, *variables[wanted].event_shape)
+    assert parts.diagnostics.r_hat[wanted].shape == (50,) and parts.diagnostics.sweeps == whole.diagnostics.sweeps
+    if given == "x":
+        assert torch.equal(parts.probabilities["c"], whole.probabilities["c"])
+    else:
+        torch.testing.assert_close(parts.mean["x"], whole.mean["x"], atol=0.1, rtol=0)

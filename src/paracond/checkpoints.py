@@ -139,7 +139,20 @@ def _identity(learner: Learner) -> dict:
     for name, optimiser in learner.optimisers.items():
         sizes = [len(group["params"]) for group in optimiser.param_groups]
         found[f"optimiser of {name!r}"] = f"{type(optimiser).__name__} of {sizes} parameters"
+    found["digest of the examples"] = _fingerprint(learner.completion.examples, learner.completion.observed)
     return json.loads(json.dumps(found))  # as it will be read
+
+
+def _fingerprint(examples: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> str:
+    """A digest of which values are observed, and of those values; of large groups, of some thousand rows."""
+    digest = hashlib.sha256()
+    for name in sorted(examples):
+        rows = max(1, 1_000_000 // max(1, examples[name][0].numel()))
+        step = max(1, len(examples[name]) // rows)
+        mask = observed[name][::step].contiguous()
+        for part in (mask, torch.where(mask, examples[name][::step], 0)):
+            digest.update(part.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _buffers(learner: Learner) -> dict[str, Tensor]:

@@ -75,10 +75,13 @@ def main(arguments: list[str] | None = None) -> None:
     )
     try:
         _carry_out(command)
-    except (InputError, Unfinished) as stop:
+    except Unfinished as stop:  # as the time box asked
+        print(f"paracond: {stop}")
+    except InputError as stop:
         sys.exit(f"paracond: {stop}")
-    except KeyboardInterrupt:
-        sys.exit("paracond: interrupted")
+    except KeyboardInterrupt as stop:
+        kept = f"{stop}; continue with --resume" if str(stop) else "interrupted"
+        sys.exit(f"paracond: {kept}")
 
 
 def _carry_out(command) -> None:

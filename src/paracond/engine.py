@@ -161,7 +161,7 @@ class Engine:
         process has a core, or for small networks, all threads can be several times slower than one."""
         if self.device.type != "cpu":
             return 0.0
-        most = os.cpu_count() or 1
+        most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         counts = sorted({1, *(2**k for k in range(most.bit_length()) if 2**k <= most), most})
         times = {count: _seconds(work, count) for count in counts}
         best = min(times, key=times.__getitem__)

@@ -35,6 +35,7 @@ Given = Mapping[str, Tensor | Observed]
 R_HAT_CONVERGED = 1.05  # until="converged" stops when every row is under this
 R_HAT_MIXED = 1.1  # above this the answer carries a warning
 FIRST_STRETCH = 32  # sweeps
+AT_ONCE = (4096, 65_536)  # rows of chains, on a CPU and on a GPU: more only cost memory
 
 
 class NotMixedWarning(UserWarning):
@@ -111,19 +112,40 @@ def query(
     wanted = _wanted(model, mask, want)
     full_clamp(model, mask)  # refuses what a family cannot honour, also where no chain will run
     relevant, direct = _relevant(model, mask, wanted)
+    generator, answers = model.generator(seed), []
+    chunk = max(1, AT_ONCE[model.device.type == "cuda"] // chains)
     with model.asked():
-        if direct:
-            return _direct_answer(model, known, mask, wanted, chains, model.generator(seed))
-        run = _Run(model, known, mask, wanted, relevant, chains, begin, scan, engine, model.generator(seed), progress)
-        if until == "converged":
-            converged = run.until_converged(limit, ess)
-        else:
-            run.stretch(int(until) if warmup is None else warmup)
-            run.stretch(int(until))
-            converged = run.converged(ess)
-        answer = run.answer(converged)
+        for first in range(0, row_count(known), chunk):
+            part = slice(first, first + chunk)
+            some, where = take(known, part), take(mask, part)
+            if direct:
+                answers.append(_direct_answer(model, some, where, wanted, chains, generator))
+                continue
+            run = _Run(model, some, where, wanted, relevant, chains, begin, scan, engine, generator, progress)
+            answers.append(run.answer(run.until(until, warmup, limit, ess)))
+    answer = answers[0] if len(answers) == 1 else _joined(answers)
     _warn(answer.diagnostics, until == "converged")
     return answer
+
+
+def _joined(answers: list[Answer]) -> Answer:
+    """One answer from those of some rows each."""
+
+    def rows(name: str, source: list) -> dict[str, Tensor]:
+        parts = [getattr(each, name) for each in source]
+        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+    found = [answer.diagnostics for answer in answers]
+    diagnostics = Diagnostics(
+        rows("r_hat", found),
+        rows("ess", found),
+        max(each.sweeps for each in found),
+        min(each.measured for each in found),
+        all(each.converged for each in found),
+        found[0].begin,
+    )
+    probabilities, mean, std = (rows(name, answers) for name in ("probabilities", "mean", "std"))
+    return Answer(probabilities, mean, std, rows("decisions", answers), rows("samples", answers), diagnostics)
 
 
 def _check_numbers(until: int | str, rows: int, chains: int, warmup: int | None, limit: int) -> None:
@@ -295,6 +317,14 @@ class _Run:
         self.state = self.chain.run(self.state, self.chain.sweeps(sweeps), observers, self.progress)
         self.sweeps += sweeps
         self.measured = sweeps
+
+    def until(self, until: int | str, warmup: int | None, limit: int, ess: float) -> bool:
+        """Run as long as was asked for; whether the chains have converged."""
+        if until == "converged":
+            return self.until_converged(limit, ess)
+        self.stretch(int(until) if warmup is None else warmup)
+        self.stretch(int(until))
+        return self.converged(ess)
 
     def until_converged(self, limit: int, ess: float) -> bool:
         length = min(FIRST_STRETCH, max(1, limit))

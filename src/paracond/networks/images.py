@@ -109,7 +109,7 @@ class ImageDecoder(Network):
         )
         _check_kind(kind)
         output = output[1:] if levels else output
-        self.levels = levels
+        self.levels, self.kind = levels, kind
         self.log_scales = nn.Parameter(torch.zeros(inputs[levels])) if levels else None
         self.names, self.maps = tuple(inputs), tuple(maps)
         self.reads = (*inputs, *maps)
@@ -120,7 +120,8 @@ class ImageDecoder(Network):
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         flat = self.flat(torch.cat([others[name].flatten(1) for name in self.names], 1))
-        features = [F.silu(flat).view(-1, FLAT, *self.smallest), *[others[name] for name in self.maps]]
+        activation = F.relu if self.kind == "plain" else F.silu
+        features = [activation(flat).view(-1, FLAT, *self.smallest), *[others[name] for name in self.maps]]
         image = self.f(torch.cat(features, 1))
         if self.levels is None or self.log_scales is None:
             return image

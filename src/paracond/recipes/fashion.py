@@ -20,7 +20,8 @@ PAPER = Design(
     width_class=32,
     class_reads_latents=True,
     start=0,
-    learning_rate=1e-3,
+    learning_rate=1e-4,
+    last_learning_rate=1e-4,
     updates=150_000,
 )
 BEST = Design(

@@ -180,7 +180,8 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         engine=engine,
         seed=seed,
     )
-    engine.settle(lambda: [model(name, learner.batch).mean for name in model.names])
+    with model.asked():
+        engine.settle(lambda: [model(name, learner.batch).mean for name in model.names])
     return learner
 
 
@@ -219,14 +220,18 @@ class Milestones:
         if resume and self.path.is_file():
             kept = json.loads(self.path.read_text())
             self.found, self.trained = kept["found"], kept["trained"]
-        self.began = time.perf_counter()
+        self.began = self.kept = time.perf_counter()
 
     def __call__(self, learner: pc.Learner) -> None:
         if learner.step_count % 20:
             return
-        passed = self.trained + time.perf_counter() - self.began
-        if len(self.found) < len(self.seconds) and passed >= self.seconds[len(self.found)]:
+        now = time.perf_counter()
+        last = self.found[-1]["seconds"] if self.found else 0.0
+        due = next((t for t in self.seconds if t > last), math.inf)
+        if self.trained + now - self.began >= due:
             self.take(learner)
+        elif now - self.kept > 30:  # as a crash would lose it
+            self.pause(learner)
 
     def take(self, learner: pc.Learner) -> None:
         self.pause(learner)
@@ -234,12 +239,17 @@ class Milestones:
         self.found.append(numbers)
         print("  " + ", ".join(f"{name} {value:.5g}" for name, value in numbers.items()), flush=True)
         self.began = time.perf_counter()
+        self._write()
 
     def pause(self, learner: pc.Learner) -> None:
         """Stop the clock, and keep what there is."""
         learner.engine.synchronise()
         now = time.perf_counter()
         self.trained, self.began = self.trained + now - self.began, now
+        self._write()
+
+    def _write(self) -> None:
+        self.kept = time.perf_counter()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps({"found": self.found, "trained": self.trained}))
 
@@ -251,10 +261,12 @@ def train(learner: pc.Learner, updates: int, folder: Path, config: Config, miles
         if milestones is not None:
             milestones(learner)
 
-    done = checkpoints.fit(learner, updates, folder, resume=config.resume, minutes=config.minutes, on_step=look)
-    learner.engine.synchronise()
-    if milestones is not None:
-        milestones.pause(learner)
+    try:
+        done = checkpoints.fit(learner, updates, folder, resume=config.resume, minutes=config.minutes, on_step=look)
+    finally:
+        learner.engine.synchronise()
+        if milestones is not None:
+            milestones.pause(learner)
     if not done:
         raise Unfinished(f"stopped at update {learner.step_count} of {updates}; continue with --resume")
 
@@ -323,7 +335,7 @@ def usage(model: pc.JointModel, data: pc.Data, rows: int = 2000) -> dict[str, La
 
 def bits(found: Mapping[str, LatentUsage]) -> float:
     """What all latents say of an image, in bits."""
-    return sum(float(u.information.sum()) for u in found.values()) / 0.6931471805599453
+    return sum(float(u.information.sum()) for u in found.values()) / math.log(2)
 
 
 def test_accuracy(model: pc.JointModel, test: pc.Data) -> float:

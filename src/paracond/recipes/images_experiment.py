@@ -31,8 +31,10 @@ from paracond.recipes.images import (
     test_accuracy,
     train,
     usage,
+    variables_of,
 )
 from paracond.results import Metric, Outcome, choose_device, plain
+from paracond.state import InputError
 
 TRIAL = 10_000  # images for FIDs while training: fewer images give a larger value, so no goal is met by it too early
 
@@ -44,7 +46,8 @@ class Experiment:
     name: str
     load: Callable[..., pc.Data]
     presets: dict[str, Design]
-    few_labels: Design | None
+    few_labels: dict | None
+    """what few labels change in a design"""
     paper: dict[str, float]
     goals: dict[str, float]
 
@@ -78,14 +81,16 @@ def run(experiment: Experiment, config: Config) -> Outcome:
         model, milestones = trained(session, design)
         model.save(config.out / "model", dtype=torch.bfloat16)
     else:
-        model, milestones = pc.JointModel.load(config.model).to(session.device), None
+        model, milestones = saved(session, design), None
     judge(session, model, milestones)
     if session.device == "cuda" and not config.quick:
         stopwatch(session, design, model)
     if config.extras and experiment.few_labels is not None:
-        extras(session, experiment.few_labels, design)
+        extras(session, replace(design, **experiment.few_labels), design)
     seconds = time.perf_counter() - began
     details = {"design": asdict(design), "milestones": milestones.found if milestones else []}
+    if session.fid is not None:
+        details["fid_protocol"] = session.fid.extractor.protocol
     outcome = Outcome(experiment.name, session.metrics, seconds, plain(config), session.device, details)
     outcome.write(config.out)
     title = f"{experiment.name}: one model, every direction (section 5.3)"
@@ -113,6 +118,18 @@ def open_session(experiment: Experiment, config: Config) -> Session:
     session = Session(experiment, config, device, train_set, test_set, fid, [], [])
     session.add("fid_floor", floor.value, "lower", f"{floor.generated_count} test images; {floor.protocol}")
     return session
+
+
+def saved(session: Session, design: Design) -> pc.JointModel:
+    """The model that was asked for, which must be one of this data set."""
+    assert session.config.model is not None
+    model = pc.JointModel.load(session.config.model).to(session.device)
+    binary = bool(((session.test.state["x"] == 0) | (session.test.state["x"] == 1)).all())
+    for name, family in variables_of(design, binary).items():
+        if name in "xc" and type(model.variables.get(name)) is not type(family):
+            found = model.variables.get(name, "no such group")
+            raise InputError(f"{session.config.model} is no model of {session.experiment.name}: {name!r} is {found}")
+    return model
 
 
 def trained(session: Session, design: Design) -> tuple[pc.JointModel, Milestones]:

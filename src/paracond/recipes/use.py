@@ -1,12 +1,14 @@
 """What the command line does with a model: train one of the recipes', sample from a saved one, decide with it.
 
 What is known is said as NAME=VALUE: a number (the same in every row), numbers with commas between them (one per row),
-or a file: .npy, or a picture (.png: grey values in [0, 1]). Of pictures, perhaps only one half is seen.
+or a file: .npy, or a picture (.png: grey values, white is 1; over one half is 1 where pixels are binary). Of pictures,
+perhaps only one half is seen.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +25,7 @@ from paracond.recipes import images
 from paracond.recipes.experiments import EXPERIMENTS
 from paracond.recipes.images_report import grid
 from paracond.results import choose_device
-from paracond.state import InputError
+from paracond.state import InputError, at_least
 
 Device = Literal["auto", "cpu", "cuda"]
 Seen = Literal["all", "top", "bottom", "left", "right"]
@@ -99,17 +101,23 @@ def train(config: Train) -> str:
         data = pc.datasets.keep_labels(data, config.labels, config.seed)
     design = experiment.presets[config.preset]
     if config.labels is not None and experiment.few_labels is not None:
-        design = experiment.few_labels
-    design = replace(design, updates=config.updates or design.updates)
+        design = replace(design, **experiment.few_labels)
+    if config.updates is not None:
+        at_least({"--updates": (config.updates, 1)})
+        design = replace(design, updates=config.updates)
     engine = pc.Engine(device, compile=config.compile and device == "cuda")
     learner = images.make_learner(design, data, engine, config.seed)
     box = images.Config(resume=config.resume, minutes=config.minutes)
-    images.train(learner, design.updates, config.folder / "checkpoint", box, None)
-    learner.averaged.save(config.folder / "model", dtype=torch.bfloat16)
-    return f"model: {config.folder / 'model'}"
+    try:
+        images.train(learner, design.updates, config.folder / "checkpoint", box, None)
+    finally:  # also of a training that will go on
+        learner.averaged.save(config.folder / "model", dtype=torch.bfloat16)
+        print(f"model: {config.folder / 'model'}")
+    return f"done: {design.updates} updates"
 
 
 def sample(config: Sample) -> str:
+    at_least({"--rows": (config.rows, 1), "--sweeps": (config.sweeps, 0)})
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
     given = {name: _rows(value, config.rows) for name, value in _given(model, config.given).items()}
     rows = min(config.rows, 64)
@@ -139,11 +147,12 @@ def classify(config: Classify) -> str:
         given["x"], truth = test.state["x"], test.state["c"]
     if not given:
         raise InputError("nothing is given: say --given NAME=VALUE, or --dataset")
+    model.check_names([config.want])
+    if not isinstance(model.variables[config.want], pc.Categorical) or model.variables[config.want].event_shape:
+        raise InputError(f"{config.want!r} is {model.variables[config.want]}: only a categorical group is decided here")
     pc.Engine(model.device).settle(lambda: pc.sample(model, rows=64, sweeps=1))
     seen, until = _seen(model, given, config.seen), config.sweeps or "converged"
     answer = pc.query(model, seen, [config.want], until=until, seed=config.seed)
-    if config.want not in answer.probabilities or answer.probabilities[config.want].ndim != 2:
-        raise InputError(f"{config.want!r} is {model.variables[config.want]}: only a categorical group is decided here")
     probabilities, decided = answer.probabilities[config.want].cpu(), answer.decisions[config.want].cpu()
     _write_table(config.out, decided, probabilities)
     text = f"{len(decided)} decisions: {config.out}"
@@ -195,17 +204,27 @@ def _value(model: pc.JointModel, name: str, text: str) -> Tensor:
     path = Path(text)
     if path.suffix == ".npy":
         _must_exist(name, path)
-        return torch.as_tensor(np.load(path, allow_pickle=False))
+        return _read(name, path, lambda: torch.as_tensor(np.load(path, allow_pickle=False)))
     if path.suffix == ".png":
         _must_exist(name, path)
-        grey = torch.as_tensor(image.imread(path)).float()
+        grey = _read(name, path, lambda: torch.as_tensor(image.imread(path)).float())
         grey = grey[..., :3].mean(-1) if grey.ndim == 3 else grey
-        return grey.expand(1, *shape) if grey.shape == shape[-2:] else grey.unsqueeze(0)
+        if grey.shape != shape[-2:]:
+            raise InputError(f"{name}={path} has {list(grey.shape)} pixels, the model wants {list(shape[-2:])}")
+        grey = (grey > 0.5).float() if isinstance(model.variables[name], pc.Binary) else grey
+        return grey.expand(1, *shape)
     try:
         numbers = torch.tensor([float(part) for part in text.split(",")])
     except ValueError:
         raise InputError(f"{name}={text}: neither numbers nor a .npy or .png file") from None
     return numbers.view(-1, *[1] * len(shape)).expand(-1, *shape)
+
+
+def _read(name: str, path: Path, read: Callable[[], Tensor]) -> Tensor:
+    try:
+        return read()
+    except (OSError, ValueError, SyntaxError, TypeError) as error:
+        raise InputError(f"{name}={path} cannot be read: {error}") from None
 
 
 def _must_exist(name: str, path: Path) -> None:
