@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.linalg
+import sklearn.metrics
 import torch
 from torch import nn
 
@@ -397,3 +398,27 @@ def test_accuracy():
         metrics.accuracy(torch.zeros(3), torch.zeros(3, 1))
     with pytest.raises(InputError, match="no decisions"):
         metrics.accuracy(torch.zeros(0), torch.zeros(0))
+
+
+def test_f1_is_that_of_scikit_learn():
+    generator = torch.Generator().manual_seed(0)
+    decided, truth = (torch.rand(5, 3, 4, 4, generator=generator) < 0.3 for _ in range(2))
+    found = metrics.f1(decided, truth)
+    for k in range(3):
+        expected = sklearn.metrics.f1_score(truth[:, k].flatten(), decided[:, k].flatten())
+        assert float(found[k]) == pytest.approx(expected, abs=1e-12)
+    decided[:, 1] = truth[:, 1] = False
+    assert metrics.f1(decided, truth).isnan().tolist() == [False, True, False]
+    with pytest.raises(InputError, match="masks must have equal shapes"):
+        metrics.f1(decided, truth[:4])
+
+
+def test_psnr_by_hand():
+    truth = torch.zeros(2, 3, 4, 4)
+    found = truth.clone()
+    found[:, :, 0] = 0.1
+    where = (torch.arange(4) == 0).view(4, 1)
+    assert metrics.psnr(found, truth, where) == pytest.approx(20.0, abs=1e-5)
+    assert metrics.psnr(found, truth) == pytest.approx(20 + 10 * np.log10(4), abs=1e-5)
+    with pytest.raises(InputError, match="no place to compare"):
+        metrics.psnr(found, truth, torch.zeros(1, dtype=torch.bool))

@@ -312,3 +312,22 @@ def accuracy(decided: Tensor, truth: Tensor) -> float:
     if not truth.numel():
         raise InputError("accuracy of no decisions at all")
     return float((decided == truth).double().mean())
+
+
+def f1(decided: Tensor, truth: Tensor) -> Tensor:
+    """2 TP / (2 TP + FP + FN) of each mask, over all places of all rows: `[masks]` from masks `[rows, masks, ...]`; NaN
+    for a mask that is empty on both sides."""
+    if decided.shape != truth.shape or decided.ndim < 2:
+        raise InputError(f"masks must have equal shapes [rows, masks, ...], found {decided.shape} and {truth.shape}")
+    decided, truth = (each.bool().transpose(0, 1).flatten(1) for each in (decided, truth))
+    both = (decided & truth).sum(1).double()
+    return 2 * both / (decided.sum(1) + truth.sum(1))
+
+
+def psnr(found: Tensor, truth: Tensor, where: Tensor | None = None) -> float:
+    """Peak signal-to-noise ratio in dB of values in [0, 1], over the places `where`, all rows together."""
+    error = (found - truth).square()
+    where = torch.ones_like(error, dtype=torch.bool) if where is None else where.expand_as(error)
+    if not bool(where.any()):
+        raise InputError("there is no place to compare")
+    return float(-10 * torch.log10(error[where].double().mean()))
