@@ -325,7 +325,7 @@ def metrics(found: Findings) -> list[Metric]:
     rows += _slopes({(s.kind, s.n): s for s in found.surfaces})
     gaps, rate = found.exact_gaps
     growth = float(gaps[-1] - gaps[-11]) / 10
-    rows.append(Metric("diffusion_gap_error", abs(growth / rate - 1), "lower", goal=1e-9, about="growth against KL"))
+    rows.append(Metric("diffusion_gap_error", abs(growth / rate - 1), "lower", goal=1e-10, about="growth against KL"))
     (measured_growth, error), (predicted, other) = found.diffusion.growth, found.diffusion.predicted
     about = f"growth of the gap under flips: {measured_growth:.3f}, by eq:chain_kl {predicted:.3f} nats per step"
     sigmas = abs(measured_growth - predicted) / math.hypot(error, other)
