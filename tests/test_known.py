@@ -62,7 +62,7 @@ def same_rows(found, wanted):
 def mlp_model():
     """An MLP for either direction: x is Real, z Binary."""
     torch.manual_seed(0)
-    variables = {"x": pc.Real(3, scale="element"), "z": pc.Binary(2)}
+    variables = {"x": pc.Real(3, scale="element"), "z": pc.Binary(4)}
     nets = {n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=8)) for n, f in variables.items()}
     return pc.JointModel(nets).double()
 
@@ -77,7 +77,7 @@ def test_the_two_gradients_of_a_completed_batch(method, paired):
     model, rows = mlp_model(), 10
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
-    z, prior = (torch.randint(2, (rows, 2), generator=generator).double() for _ in range(2))
+    z, prior = (torch.randint(2, (rows, 4), generator=generator).double() for _ in range(2))
     data = pc.Data({"x": x, "z": z}, {"z": torch.arange(rows) < paired}) if paired else pc.Data({"x": x})
     learner = getattr(known, method)(model, data, prior, batch_size=2 * rows, optimiser=still, engine="eager")
     alone = set()
