@@ -54,7 +54,50 @@ def test_pseudo_likelihood_ascends_the_mean_of_the_conditionals():
         known.pseudo_likelihood(model, hidden)
 
 
-def test_wake_sleep_has_its_two_gradients():
+def same_rows(found, wanted):
+    """Whether the rows are the same, in any order."""
+    return sorted(found.tolist()) == sorted(wanted.tolist())
+
+
+def mlp_model():
+    """An MLP for either direction: x is Real, z Binary."""
+    torch.manual_seed(0)
+    variables = {"x": pc.Real(3, scale="element"), "z": pc.Binary(4)}
+    nets = {n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=8)) for n, f in variables.items()}
+    return pc.JointModel(nets).double()
+
+
+@pytest.mark.parametrize(
+    "method, paired", [("wake_sleep", 0), ("symmetric_equilibrium", 0), ("symmetric_equilibrium", 4)]
+)
+def test_the_two_gradients_of_a_completed_batch(method, paired):
+    """To rounding, by autograd: the decoder learns from the data with z ~ p(z | x), the encoder from the prior with
+    x ~ p(x | z), and both from pairs; all are divided by the rows of the batch. The group that was completed first
+    learns from its own draws as well, whose mean gradient is zero."""
+    model, rows = mlp_model(), 10
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
+    z, prior = (torch.randint(2, (rows, 4), generator=generator).double() for _ in range(2))
+    data = pc.Data({"x": x, "z": z}, {"z": torch.arange(rows) < paired}) if paired else pc.Data({"x": x})
+    learner = getattr(known, method)(model, data, prior, batch_size=2 * rows, optimiser=still, engine="eager")
+    alone = set()
+    for info in learner.run(16):
+        batch, mask = learner.completion.pool, learner.completion.mask
+        awake, asleep = mask["x"].all(1), mask["z"].all(1)
+        assert same_rows(batch["x"][awake], x)
+        assert same_rows(batch["z"][~awake], prior)
+        assert int((awake & asleep).sum()) == paired
+        last = bool(learner.completion.redrawn[info.variable].any())
+        learns = (awake if info.variable == "x" else asleep) if last else torch.ones_like(awake)
+        parameters = list(model.conditional(info.variable).parameters())
+        scores = model(info.variable, batch).log_prob(batch[info.variable])[learns].sum() / (2 * rows)
+        for parameter, wanted in zip(parameters, torch.autograd.grad(scores, parameters), strict=True):
+            torch.testing.assert_close(-parameter.grad, wanted, rtol=0, atol=1e-10)
+        alone |= {info.variable} if last else set()
+    assert alone == {"x", "z"}
+
+
+def test_wake_sleep_has_its_two_gradients_on_average():
     """Wake: the mean over data and z ~ p(z | x) of grad log p(x | z). Sleep: that over the prior and x ~ p(x | z) of
     grad log p(z | x). Either kind makes up half of the batch."""
     model = table_model(random_tables(SHAPE, 3))
@@ -73,6 +116,43 @@ def test_wake_sleep_takes_two_groups():
     model = table_model(random_tables((2, 2, 2), 0))
     with pytest.raises(pc.InputError, match="wake-sleep needs one group observed and one not"):
         known.wake_sleep(model, pc.Data({"a": torch.zeros(4).long()}), torch.zeros(4).long())
+
+
+ZEROS = torch.zeros(4).long()
+
+
+@pytest.mark.parametrize(
+    "data, prior, options, message",
+    [
+        ({"a": ZEROS}, ZEROS, {}, r"takes Data\(values\), found dict"),
+        (pc.Data({"a": ZEROS, "b": ZEROS}), ZEROS, {}, "needs one group observed and one not"),
+        (pc.Data({"a": ZEROS}), ZEROS[:0], {}, r"the prior of 'b' must be draws, \[rows, \*event\], found shape \[0\]"),
+        (pc.Data({"a": ZEROS}), ZEROS + 4, {}, "'b' has classes 0 to 3, found 4 to 4"),
+        (pc.Data({"a": ZEROS}), ZEROS, {"chain_length": 2}, "chain_length is no option of .*: it is 1"),
+        (pc.Data({"a": ZEROS}), ZEROS, {"skip_redrawn": False}, "skip_redrawn is no option of .*: it is True"),
+        (pc.Data({"a": ZEROS}), ZEROS, {"completion_steps": 0}, "completion_steps must be a whole number, at least 1"),
+    ],
+)
+@pytest.mark.parametrize("method", ["wake_sleep", "symmetric_equilibrium"])
+def test_what_the_two_player_methods_refuse(method, data, prior, options, message):
+    with pytest.raises(pc.InputError, match=message):
+        getattr(known, method)(table_model(random_tables(SHAPE, 0)), data, prior, **options)
+
+
+def test_what_else_is_refused():
+    model = table_model(random_tables(SHAPE, 0))
+    data = pc.Data({"a": ZEROS, "b": ZEROS})
+    with pytest.raises(pc.InputError, match="'b' is observed in places: wake-sleep has no use for that"):
+        known.wake_sleep(model, pc.Data(data.state, {"b": torch.arange(4) < 2}), ZEROS)
+    with pytest.raises(pc.InputError, match=r"pseudo-likelihood takes Data\(values\), found dict"):
+        known.pseudo_likelihood(model, data.state)
+    with pytest.raises(pc.InputError, match="chain_length is no option of pseudo-likelihood: it is 1"):
+        known.pseudo_likelihood(model, data, chain_length=4)
+    kernel = FactorKernel("z", pc.Conditional(pc.Binary(1), pc.networks.MLP({"z": 1}, [1], depth=0)))
+    with pytest.raises(pc.InputError, match="the noise must be a Kernel, found 'forward'"):
+        known.diffusion(kernel, {"z": torch.zeros(4, 1)}, "forward")
+    with pytest.raises(pc.InputError, match="q is no option of diffusion"):
+        known.diffusion(kernel, {"z": torch.zeros(4, 1)}, Flips(0.1), q="forward")
 
 
 def test_diffusion_learns_to_undo_a_fixed_noise():

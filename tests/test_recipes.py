@@ -1,6 +1,8 @@
 """The experiments and the command line, in their quick versions; the README's program."""
 
+import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -10,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import assert_fits
+from helpers import SIGMAS, assert_fits
 
 import paracond as pc
 from paracond import cli, exact
-from paracond.recipes import chain_length, demo, ising
+from paracond.recipes import chain_length, demo, ising, rbm
 from paracond.results import Metric, Outcome
 
 ROOT = Path(__file__).parents[1]
@@ -199,6 +201,77 @@ def test_the_rate_of_a_decay_is_read_off():
     n = torch.arange(1, 41, dtype=torch.float64)
     assert chain_length.rate_error(3 * 0.6**n, 0.6) < 1e-9
     assert chain_length.rate_error(3 * 0.6**n + 1e-13, 0.5) == pytest.approx(0.2, abs=0.01)
+
+
+def small_chain(chance, bits):
+    """p, q (flips) and the data of `chain_length.exact_gaps`, and p's limit, by a high power."""
+    generator = torch.Generator().manual_seed(0)
+    states = pc.Binary(bits).values().double()
+    p = torch.softmax(torch.randn(len(states), len(states), generator=generator, dtype=torch.float64), 1)
+    same = (states[:, None] == states[None]).double()
+    q = (same * (1 - chance) + (1 - same) * chance).prod(2)
+    data = torch.softmax(torch.randn(len(states), generator=generator, dtype=torch.float64), 0)
+    return p, q, data, torch.linalg.matrix_power(p, 500)[0]
+
+
+def test_the_exact_gaps_are_those_of_all_paths():
+    """L - L_B with L_B summed over every path x_1, ..., x_n+1 (eq:chain), and the rate as the KL from p^r."""
+    p, q, data, limit = small_chain(0.25, 2)
+    gaps, rate = chain_length.exact_gaps(chance=0.25, bits=2, n=3)
+    for n in (1, 2, 3):
+        bound = 0.0
+        for path in itertools.product(range(4), repeat=n + 1):
+            steps = list(itertools.pairwise(path))
+            weight = data[path[0]] * math.prod(q[a, b] for a, b in steps)
+            bound += weight * (limit[path[-1]].log() + sum(p[b, a].log() - q[a, b].log() for a, b in steps))
+        assert float(gaps[n - 1]) == pytest.approx(float((data * limit.log()).sum() - bound), abs=1e-10)
+    reverse = p.T * limit / limit[:, None]
+    assert rate == pytest.approx(float((q * (q / reverse).log()).sum()) / 4, abs=1e-10)
+
+
+def test_the_omitted_gradients_are_those_of_the_fundamental_matrix():
+    """d p = p dP Z with Z = (I - P + 1 p)^-1, so grad_P sum_x w(x) log p(x) = p (x) Z (w / p); then the softmax."""
+    size, steps = 4, 6
+    norms, rate = chain_length.omitted_gradients(5, size=size, n=steps)
+    generator = torch.Generator().manual_seed(5)
+    matrix = torch.softmax(torch.randn(size, size, generator=generator, dtype=torch.float64), 1)
+    law = torch.softmax(3 * torch.randn(size, generator=generator, dtype=torch.float64), 0)
+    limit = torch.linalg.matrix_power(matrix, 500)[0]
+    fundamental = torch.linalg.inv(torch.eye(size, dtype=torch.float64) - matrix + limit)
+    for norm in norms:
+        gradient = torch.outer(limit, fundamental @ (law / limit))
+        gradient = matrix * (gradient - (matrix * gradient).sum(1, keepdim=True))
+        assert float(norm) == pytest.approx(float(gradient.abs().sum()), abs=1e-10)
+        law = law @ matrix
+    assert len(norms) == steps
+    assert rate == pytest.approx(float(torch.linalg.eigvals(matrix).abs().sort().values[-2]), abs=1e-10)
+
+
+def test_the_growth_of_the_diffusion_gap_is_predicted():
+    """On three bits: the estimate and the measured growth, against the KL from the exact reverse."""
+    config = chain_length.Config(updates=100, horizon=40, chains=2000)
+    z = (torch.rand(500, 3, generator=torch.Generator().manual_seed(0)) < 0.8).float()
+    found = chain_length.diffusion(z, config, chance=0.25)
+    kernel, q = chain_length.make_kernel("MLP", 3, config.spread, config.seed), chain_length.Flips(0.25)
+    chain_length.make_learner(kernel, z, 10, config, config.seed, q=q).fit(config.updates)  # learns the same again
+    states = pc.Binary(3).values().double()
+
+    def matrix(kernel):
+        rows = [kernel.log_prob({"z": states}, {"z": state.expand_as(states)}).exp() for state in states]
+        return torch.stack(rows).detach()
+
+    forward, reverse = matrix(q), exact.reverse(exact.MatrixKernel(matrix(kernel.double()))).transition
+    growth = float((forward * (forward / reverse).log()).sum()) / 8
+    assert growth > 0.01
+    for estimate, error in (found.predicted, found.growth):
+        assert abs(estimate - growth) < SIGMAS * error
+
+
+def test_what_the_comparison_with_scikit_learn_says_of_its_repeats():
+    for repeats, said in ((1, "2.00 s, one core"), (3, "2.00 s, shortest of 3, one core")):
+        rows = chain_length.rbm_metrics(rbm.Comparison(1.0, 2.0, -0.1, -0.2, repeats))
+        assert rows[0].value == 0.5 and rows[0].about.endswith(said)
+        assert rows[1].value == pytest.approx(0.1)
 
 
 def test_the_largest_of_many_looks():

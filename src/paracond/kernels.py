@@ -9,7 +9,8 @@ the gradient of F-hat, all of the lower bound L_B (eq:chain) but a term that van
 distribution p_theta. Three choices of q:
 
 - "forward": p_theta itself, as it is at the moment; what the paper proposes. It drives p_theta to detailed balance;
-- "reverse": p_theta's reverse, where that can be drawn from; then g is the gradient of the likelihood for every n;
+- "reverse": p_theta's reverse, where that can be drawn from. The bound is then tight: for every n the gradient of the
+  likelihood is g and the gradient of the omitted term E log p_theta(x_n+1), which vanishes for large n;
 - any other kernel that stays as it is, such as one that only adds noise (denoising diffusion).
 
 Gibbs kernels of joint models (eq:gibbs_transition) are one case (`JointKernel`); Algorithm 1 in `learner` is this one
@@ -27,7 +28,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -40,8 +41,9 @@ from paracond.joint import JointModel
 from paracond.networks import Network
 from paracond.progress import track
 from paracond.schedules import Schedule, as_schedule
-from paracond.state import InputError, State, at_least, row_count, take
+from paracond.state import Data, InputError, State, at_least, row_count, take
 
+Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 FORMS = ("running", "literal")
 
 
@@ -55,6 +57,10 @@ class Kernel(nn.Module, ABC):
     @abstractmethod
     def log_prob(self, following: State, previous: State) -> Tensor:
         """log p(following | previous), `[batch]`."""
+
+    def admit(self, state: State) -> State:
+        """Whole states as the kernel takes them; refuses what is wrong, where the kernel knows its families."""
+        return state
 
     def entropy(self, previous: State) -> Tensor | None:
         """The entropy of p(. | previous), `[batch]`, where it is known."""
@@ -71,6 +77,15 @@ class FactorKernel(Kernel):
     def __init__(self, name: str, conditional: Conditional):
         super().__init__()
         self.name, self.conditional = name, conditional
+
+    def admit(self, state: State) -> State:
+        if list(state) != [self.name]:
+            raise InputError(f"the kernel's only group is {self.name!r}, found {', '.join(map(repr, state))}")
+        family, value = self.conditional.family, state[self.name]
+        family.check_shape(self.name, value)
+        family.check_known(self.name, value.flatten())
+        parameter = next(self.parameters(), torch.empty(0))
+        return {self.name: family.store(value.to(parameter.device), parameter.dtype)}
 
     def _given(self, previous: State):
         encoded = self.conditional.family.encode(previous[self.name])
@@ -122,11 +137,24 @@ class LogLinear(Network):
 
 
 class JointKernel(Kernel):
-    """eq:gibbs_transition: p(x | x') = sum_i alpha_i p_i(x_i | x'_-i) [x_-i = x'_-i]."""
+    """eq:gibbs_transition: p(x | x') = sum_i alpha_i p_i(x_i | x'_-i) [x_-i = x'_-i].
 
-    def __init__(self, model: JointModel):
+    A Real group is redrawn to its old value with probability zero. So where it has changed, `log_prob` is a log
+    density in it, and where it has not, its term is left out: the rest is a probability.
+
+    `reversible` says that the conditionals belong to one joint whatever the parameters are, as those of a harmonium do.
+    The chain is then in detailed balance (theorem T1) and its own reverse.
+    """
+
+    def __init__(self, model: JointModel, reversible: bool = False):
         super().__init__()
-        self.model = model
+        self.model, self.reversible = model, reversible
+
+    def admit(self, state: State) -> State:
+        missing = [name for name in self.model.names if name not in state]
+        if missing:
+            raise InputError(f"{missing[0]!r} is missing: a kernel takes whole states (a Learner completes them)")
+        return self.model.admit(state)[0]
 
     def sample(self, previous: State, generator: torch.Generator) -> State:
         rows = row_count(previous)
@@ -137,12 +165,42 @@ class JointKernel(Kernel):
         same = {n: (following[n] == previous[n]).reshape(row_count(previous), -1).all(1) for n in model.names}
         for name in model.names:
             others = torch.stack([same[n] for n in model.names if n != name] or [torch.ones_like(same[name])]).all(0)
+            possible = others if model.variables[name].finite else others & ~same[name]
             moved = model(name, previous).log_prob(following[name]) + math.log(model.alpha[name])
-            terms.append(torch.where(others, moved, -torch.inf))
+            terms.append(torch.where(possible, moved, -torch.inf))
         return torch.stack(terms).logsumexp(0)
+
+    def reverse(self) -> Kernel:
+        return self if self.reversible else super().reverse()
+
+
+def whole_states(kernel: Kernel, data: Data | Mapping[str, Tensor]) -> State:
+    """Examples without missing values, as the kernel takes them; refuses what is wrong."""
+    if not isinstance(kernel, Kernel):
+        raise InputError(f"a Kernel is needed, found {type(kernel).__name__}")
+    data = data if isinstance(data, Data) else Data(data)
+    missing = [name for name, mask in data.mask.items() if not bool(mask.all())]
+    if missing:
+        raise InputError(f"{missing[0]!r} has missing values: a kernel takes none, a Learner does")
+    return kernel.admit(data.state)
+
+
+def _scores(kernel: Kernel, following: State, previous: State) -> Tensor:
+    """log p(following | previous), which must be a number per row."""
+    scores, rows = kernel.log_prob(following, previous), row_count(previous)
+    if scores.shape != (rows,):
+        raise InputError(
+            f"log_prob of {type(kernel).__name__} must have one number per row, [{rows}], found {list(scores.shape)}"
+        )
+    return scores
 
 
 # --- learning ---------------------------------------------------------------------------------------------------
+
+
+def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The default optimiser."""
+    return torch.optim.Adam(parameters, lr=1e-3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,23 +214,25 @@ class KernelInfo:
 class KernelLearner:
     """`for info in learner.run(steps)`, or `learner.fit(steps)`.
 
-    `form` "literal" draws whole sequences of n = `chain_length` steps from the data and then updates once, by the mean
-    over them; "running" goes on with one batch, of which a share 1/n, chosen at random, is replaced by fresh examples
-    after each step, so that n is the mean length and an update costs the same for every n. `after_update` is called
-    after each update, for constraints such as `LogLinear.symmetrise`.
+    The data are whole states: values by names of groups, or `Data` without missing values. `form` "literal" draws whole
+    sequences of n = `chain_length` steps from the data and then updates once, by the mean over them; "running" goes on
+    with one batch, of which a share 1/n, chosen at random, is replaced by fresh examples after each step, so that n is
+    the mean length and an update costs the same for every n. `optimiser(parameters)` makes the optimiser;
+    `learning_rate`, a number or a function of the step, overrides its own. `after_update` is called after each update,
+    for constraints such as `LogLinear.symmetrise`.
     """
 
     def __init__(
         self,
         kernel: Kernel,
-        data: State,
+        data: Data | Mapping[str, Tensor],
         *,
         q: str | Kernel = "forward",
         chain_length: float | Schedule = 4,
         batch_size: int = 256,
         form: str = "running",
-        learning_rate: float | Schedule = 1e-3,
-        optimiser: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+        learning_rate: float | Schedule | None = None,
+        optimiser: Optimiser = adam,
         after_update: Callable[[], None] | None = None,
         seed: int = 0,
     ):
@@ -181,14 +241,27 @@ class KernelLearner:
             raise InputError(f"form must be one of {', '.join(FORMS)}, found {form!r}")
         if not isinstance(q, Kernel) and q not in ("forward", "reverse"):
             raise InputError(f'q must be "forward", "reverse" or a kernel, found {q!r}')
-        self.kernel, self.data, self.q = kernel, data, q
-        self.chain_length, self.rate = as_schedule("chain_length", chain_length), as_schedule("rate", learning_rate)
+        self.kernel, self.data, self.q = kernel, whole_states(kernel, data), q
+        self.chain_length = as_schedule("chain_length", chain_length)
+        self.rate = None if learning_rate is None else as_schedule("learning_rate", learning_rate)
         self.batch_size, self.form, self.after_update = batch_size, form, after_update
-        self.optimiser = optimiser(kernel.parameters(), lr=1e-3)
-        device = next(iter(data.values())).device
+        self._check_reverse()
+        learned = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
+        if not learned:
+            raise InputError("the kernel has no parameter to learn; kernel.requires_grad_(True) lets it learn (on)")
+        self.optimiser = optimiser(learned)
+        device = next(iter(self.data.values())).device
         self.generator = torch.Generator(device).manual_seed(seed)
         self.step_count = 0
         self.batch = self._fresh(batch_size)
+
+    def _check_reverse(self) -> None:
+        """Where q is the reverse, there must be one, and updates must leave it so."""
+        if self.q != "reverse":
+            return
+        self.kernel.reverse()
+        if isinstance(self.kernel, FactorKernel) and self.after_update is None:
+            raise InputError("updates end the symmetry that q='reverse' needs; give after_update=network.symmetrise")
 
     def run(self, steps: int, progress: bool | None = None) -> Iterator[KernelInfo]:
         for _ in track(range(steps), "learning", progress):
@@ -205,19 +278,21 @@ class KernelLearner:
         if not length >= 1:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
         before, after = self._pairs(length)
-        loss = -self.kernel.log_prob(before, after).mean()
+        loss = -_scores(self.kernel, before, after).mean()
         if not bool(loss.isfinite()):
             raise NonFiniteError(", ".join(before), self.step_count, "the loss")
         self.optimiser.zero_grad()
         loss.backward()
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.rate(self.step_count)
+        if self.rate is not None:
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.rate(self.step_count)
         self.optimiser.step()
         if self.after_update is not None:
             self.after_update()
         self.step_count += 1
         return KernelInfo(self.step_count, loss.detach())
 
+    @torch.no_grad()
     def _pairs(self, length: float) -> tuple[State, State]:
         """x_k and x_k+1: of whole sequences, or of the running batch."""
         if self.form == "literal":
@@ -261,6 +336,12 @@ class Objective:
 
     def slope(self, first: int = 1) -> tuple[float, float]:
         """The least-squares slope of F along n = first, ..., N, and its standard error over chains."""
+        at_least({"first": (first, 1)})
+        chains, last = self.f.shape
+        if last - first < 1 or chains < 2:
+            raise InputError(
+                f"a slope needs two lengths and two chains, found n = {first} to {last} and {chains} chains"
+            )
         values = self.f[:, first - 1 :]
         n = torch.arange(values.shape[1], dtype=values.dtype, device=values.device)
         centred = n - n.mean()
@@ -269,14 +350,17 @@ class Objective:
 
 
 @torch.no_grad()
-def objective(p: Kernel, q: Kernel, start: State, n: int, generator: torch.Generator) -> Objective:
+def objective(
+    p: Kernel, q: Kernel, start: Data | Mapping[str, Tensor], n: int, generator: torch.Generator
+) -> Objective:
     """F and F-hat up to n, along chains of q that begin at `start` (examples). Where its entropy is known, the last
     term of F is exact given x_n."""
-    states = sequence(q, start, n, generator)
+    at_least({"n": (n, 1)})
+    states = sequence(q, whole_states(p, start), n, generator)
     gains, lasts = [], []
     for before, after in itertools.pairwise(states):
-        forward, entropy = q.log_prob(after, before), q.entropy(before)
-        gains.append(p.log_prob(before, after) - forward)
+        forward, entropy = _scores(q, after, before), q.entropy(before)
+        gains.append(_scores(p, before, after) - forward)
         lasts.append(forward if entropy is None else -entropy)
     f_hat = torch.stack(gains, 1).double().cumsum(1)
     return Objective(f_hat + torch.stack(lasts, 1).double(), f_hat)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import harmoniums
+from paracond.state import at_least
 
 Result = TypeVar("Result")
 
@@ -33,6 +34,7 @@ class Comparison:
     sklearn_seconds: float
     pseudo_likelihood: float
     sklearn_pseudo_likelihood: float
+    repeats: int = 1
 
     @property
     def ratio(self) -> float:
@@ -64,6 +66,7 @@ def compare_with_sklearn(
     machine = BernoulliRBM(hidden, learning_rate=theirs_at, batch_size=batch_size, n_iter=passes, random_state=seed)
     options = {"batch_size": batch_size, "learning_rate": learning_rate, "persistent": persistent}
     learn = partial(_learn, train, hidden, passes, seed, options)
+    at_least({"repeats": (repeats, 1), "passes": (passes, 1)})
     times, sklearn_times = [], []
     with _one_core():
         for _ in range(repeats):
@@ -71,8 +74,8 @@ def compare_with_sklearn(
             times.append(taken / passes)
             taken, _ = _timed(lambda: machine.fit(shuffled))
             sklearn_times.append(taken / passes)
-        scores = [float(harmoniums.pseudo_likelihood(model, test).mean()) for model in (ours, from_sklearn(machine))]
-    return Comparison(min(times), min(sklearn_times), *scores)
+        score, theirs = (float(harmoniums.pseudo_likelihood(m, test).mean()) for m in (ours, from_sklearn(machine)))
+    return Comparison(min(times), min(sklearn_times), score, theirs, repeats)
 
 
 def from_sklearn(machine: BernoulliRBM) -> pc.JointModel:
