@@ -138,8 +138,10 @@ class Completion:
             move = redraw(self.working.model, name, self.pool, self.mask[name], self.generator)
         good = self.faults.check(name, {"a completion": move.value.sum() + move.distribution.mean.sum()})
         torch.where(good, move.value, self.pool[name], out=self.pool[name])
+        kept = self.mask[name].reshape(self.size, -1).all(1)  # rows in which nothing was redrawn
         for other, fresh in self.redrawn.items():
-            fresh.copy_(~self.mask[name]) if other == name else fresh.fill_(False)
+            still = fresh & kept.view(-1, *[1] * (fresh.ndim - 1))
+            fresh.copy_(~self.mask[name] if other == name else still)
 
 
 def blank(model: JointModel, size: int) -> State:

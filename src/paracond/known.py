@@ -8,9 +8,9 @@
       decoder: E_data(x) E_p(z | x) log p(x | z),        encoder: E_prior(z) E_p(x | z) log p(z | x).
 
   This is n = 1 on two kinds of examples. In those of the data z is missing: step I draws z ~ p(z | x), and p(x | z)
-  learns. In those of the prior x is missing: step I draws x ~ p(x | z), and p(z | x) learns. A conditional's own draws
-  have a gradient whose mean is zero. Those of the group that step I drew last are left out of the loss
-  (`skip_redrawn`), those of the other are not. Where the data have z, both learn from the pair.
+  learns. In those of the prior x is missing: step I draws x ~ p(x | z), and p(z | x) learns. A conditional's own draws,
+  whose gradient has mean zero, are left out of the loss (`skip_redrawn`). Where the data have z, both learn from the
+  pair.
 - Wake-sleep (Hinton et al. 1995): the same where the data never have z. (The prior is given, and does not learn.)
 - Denoising diffusion (Ho et al. 2020), with a homogeneous chain: section 3 with a fixed q that only adds noise.
 - Contrastive divergence is in `harmoniums`.
