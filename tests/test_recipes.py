@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -195,6 +197,18 @@ def test_the_program_in_the_readme_runs(tmp_path):
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=alone)
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"accuracy ([0-9.]+)", done.stdout)[1]) > 0.9
+
+
+def test_the_program_in_the_guide_runs(monkeypatch, capsys):
+    """In short: one length, a few updates."""
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "chain-length.md").read_text(), re.DOTALL)
+    shorter = program.replace("4000", "3").replace("(1, 2, 4, 8, 16, 32)", "(2,)")
+    assert shorter.count("3") >= 2 and "(2,)" in shorter
+    monkeypatch.setattr(pc, "query", partial(pc.query, until=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pc.NotMixedWarning)
+        exec(shorter, {})
+    assert re.findall(r"n = (.*?): accuracy 0\.\d+ <consistency gap", capsys.readouterr().out) == ["2", "2 to 16"]
 
 
 def test_the_rate_of_a_decay_is_read_off():

@@ -31,7 +31,7 @@ One group sums out in closed form, with any fixed value y_0:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,9 +42,9 @@ from paracond.families import Binary, Categorical, Distribution, Family, Real, S
 from paracond.faults import NonFiniteError
 from paracond.joint import JointModel
 from paracond.networks import Network
-from paracond.progress import track
 from paracond.schedules import Schedule, as_schedule
 from paracond.state import Data, InputError, at_least
+from paracond.stepwise import Stepwise
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 DEVIATION = 0.01  # of the first weights
@@ -247,7 +247,7 @@ class Info:
     norm: Tensor
 
 
-class ContrastiveDivergence:
+class ContrastiveDivergence(Stepwise[Info, JointModel]):
     """CD-k with k = `sweeps`, or persistent CD. `for info in learner.run(steps)`, or `learner.fit(steps)`.
 
     The data have x, and y or not; what they have is observed in every row (for missing values see `Learner`). Batches
@@ -305,15 +305,8 @@ class ContrastiveDivergence:
             raise InputError(f"{wrong!r} has missing values: contrastive divergence takes none, a Learner does")
         return seen
 
-    def run(self, steps: int, progress: bool | None = None) -> Iterator[Info]:
-        """Do `steps` updates, yielding after each."""
-        for _ in track(range(steps), "learning", progress):
-            yield self.step()
-
-    def fit(self, steps: int, progress: bool | None = None) -> JointModel:
-        """Do `steps` updates; returns the model."""
-        for _ in self.run(steps, progress):
-            pass
+    @property
+    def result(self) -> JointModel:
         return self.model
 
     @torch.no_grad()

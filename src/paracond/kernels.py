@@ -28,7 +28,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -39,9 +39,9 @@ from paracond.conditionals import Conditional
 from paracond.faults import NonFiniteError
 from paracond.joint import JointModel
 from paracond.networks import Network
-from paracond.progress import track
 from paracond.schedules import Schedule, as_schedule
 from paracond.state import Data, InputError, State, at_least, row_count, take
+from paracond.stepwise import Stepwise
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 FORMS = ("running", "literal")
@@ -211,7 +211,7 @@ class KernelInfo:
     loss: Tensor
 
 
-class KernelLearner:
+class KernelLearner(Stepwise[KernelInfo, Kernel]):
     """`for info in learner.run(steps)`, or `learner.fit(steps)`.
 
     The data are whole states: values by names of groups, or `Data` without missing values. `form` "literal" draws whole
@@ -263,13 +263,8 @@ class KernelLearner:
         if isinstance(self.kernel, FactorKernel) and self.after_update is None:
             raise InputError("updates end the symmetry that q='reverse' needs; give after_update=network.symmetrise")
 
-    def run(self, steps: int, progress: bool | None = None) -> Iterator[KernelInfo]:
-        for _ in track(range(steps), "learning", progress):
-            yield self.step()
-
-    def fit(self, steps: int, progress: bool | None = None) -> Kernel:
-        for _ in self.run(steps, progress):
-            pass
+    @property
+    def result(self) -> Kernel:
         return self.kernel
 
     def step(self) -> KernelInfo:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,9 +43,9 @@ from paracond.engine import Engine
 from paracond.families import Distribution
 from paracond.faults import Faults
 from paracond.joint import JointModel
-from paracond.progress import track
 from paracond.schedules import Schedule, as_schedule
 from paracond.state import Data, InputError, at_least
+from paracond.stepwise import Stepwise
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
 Rate = float | Schedule
@@ -67,7 +67,7 @@ class Info:
     chain_length: float
 
 
-class Learner:
+class Learner(Stepwise[Info, JointModel]):
     """Owns optimisers, running batch and random state. `for info in learner.run(steps)`, or `learner.fit(steps)`.
 
     `learner.averaged` is the model with moving-average weights, for inference. `optimiser(name, parameters)` makes the
@@ -169,18 +169,13 @@ class Learner:
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
-    def run(self, steps: int, progress: bool | None = None) -> Iterator[Info]:
-        """Do `steps` updates, yielding after each."""
-        at_least({"steps": (steps, 0)})
-        for _ in track(range(steps), "learning", progress):
-            yield self.step()
-        self.faults.raise_first()
-
-    def fit(self, steps: int, progress: bool | None = None) -> JointModel:
-        """Do `steps` updates; returns the averaged model."""
-        for _ in self.run(steps, progress):
-            pass
+    @property
+    def result(self) -> JointModel:
+        """The averaged model."""
         return self.averaged
+
+    def finish(self) -> None:
+        self.faults.raise_first()
 
     def step(self) -> Info:
         """One update of one conditional, and one redraw of its group."""
