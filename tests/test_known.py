@@ -6,8 +6,7 @@ from helpers import assert_mean, random_joint, random_tables, table_model
 
 import paracond as pc
 from paracond import exact, known
-from paracond.kernels import FactorKernel
-from paracond.recipes.chain_length import Flips
+from paracond.kernels import FactorKernel, Flips
 
 SHAPE = (3, 4)
 
@@ -147,7 +146,7 @@ def test_what_else_is_refused():
     with pytest.raises(pc.InputError, match="the noise must be a Kernel, found 'forward'"):
         known.diffusion(kernel, {"z": torch.zeros(4, 1)}, "forward")
     with pytest.raises(pc.InputError, match="q is no option of diffusion"):
-        known.diffusion(kernel, {"z": torch.zeros(4, 1)}, Flips(0.1), q="forward")
+        known.diffusion(kernel, {"z": torch.zeros(4, 1)}, Flips("z", 0.1), q="forward")
 
 
 def test_diffusion_learns_to_undo_a_fixed_noise():
@@ -157,7 +156,7 @@ def test_diffusion_learns_to_undo_a_fixed_noise():
     network = pc.networks.MLP({"z": 1}, [1], depth=0)
     kernel = FactorKernel("z", pc.Conditional(pc.Binary(1), network))
     rate = pc.schedules.cosine(0.05, 1e-4, 800)
-    known.diffusion(kernel, {"z": z}, Flips(0.3), chain_length=1, batch_size=20_000, learning_rate=rate).fit(800)
+    known.diffusion(kernel, {"z": z}, Flips("z", 0.3), chain_length=1, batch_size=20_000, learning_rate=rate).fit(800)
     share, values = float(z.mean()), torch.tensor([[0.0], [1.0]])
     posterior = torch.tensor(
         [share * 0.3 / (share * 0.3 + (1 - share) * 0.7), share * 0.7 / (share * 0.7 + (1 - share) * 0.3)]

@@ -18,6 +18,7 @@ from helpers import SIGMAS, assert_fits
 
 import paracond as pc
 from paracond import cli, exact
+from paracond.kernels import Flips
 from paracond.recipes import chain_length, demo, ising, rbm
 from paracond.results import Metric, Outcome
 
@@ -266,7 +267,7 @@ def test_the_growth_of_the_diffusion_gap_is_predicted():
     config = chain_length.Config(updates=100, horizon=40, chains=2000)
     z = (torch.rand(500, 3, generator=torch.Generator().manual_seed(0)) < 0.8).float()
     found = chain_length.diffusion(z, config, chance=0.25)
-    kernel, q = chain_length.make_kernel("MLP", 3, config.spread, config.seed), chain_length.Flips(0.25)
+    kernel, q = chain_length.make_kernel("MLP", 3, config.spread, config.seed), Flips("z", 0.25)
     chain_length.make_learner(kernel, z, 10, config, config.seed, q=q).fit(config.updates)  # learns the same again
     states = pc.Binary(3).values().double()
 
@@ -296,7 +297,7 @@ def test_the_largest_of_many_looks():
 
 
 def test_flips_are_scored_as_they_are_drawn():
-    q, start = chain_length.Flips(0.2), {"z": torch.zeros(50_000, 3)}
+    q, start = Flips("z", 0.2), {"z": torch.zeros(50_000, 3)}
     drawn = q.sample(start, torch.Generator().manual_seed(0))
     values = pc.Binary(3).values()
     law = q.log_prob({"z": values}, {"z": torch.zeros(8, 3)}).exp()

@@ -28,7 +28,7 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import exact
-from paracond.kernels import FactorKernel, Kernel, KernelLearner, LogLinear, Objective, objective
+from paracond.kernels import FactorKernel, Flips, Kernel, KernelLearner, LogLinear, Objective, objective
 from paracond.recipes import chain_length_report as pictures
 from paracond.recipes import demo, rbm
 from paracond.recipes.chain_length_report import Diffusion, Findings, Surface
@@ -184,27 +184,9 @@ def measured(p: Kernel, q: Kernel, z: Tensor, config: Config, seed: int) -> Obje
 # --- denoising diffusion ----------------------------------------------------------------------------------------
 
 
-class Flips(Kernel):
-    """q(z' | z): every coordinate is flipped with probability `chance`. Its limit is uniform."""
-
-    def __init__(self, chance: float):
-        super().__init__()
-        self.chance = chance
-
-    def sample(self, previous: pc.State, generator: torch.Generator) -> pc.State:
-        z = previous["z"]
-        flip = torch.empty_like(z).uniform_(generator=generator) < self.chance
-        return {"z": torch.where(flip, 1 - z, z)}
-
-    def log_prob(self, following: pc.State, previous: pc.State) -> Tensor:
-        flipped = (following["z"] != previous["z"]).sum(1)
-        odds = torch.tensor([1 - self.chance, self.chance], dtype=torch.float64).log()
-        return flipped * odds[1] + (following["z"].shape[1] - flipped) * odds[0]
-
-
 def diffusion(z: Tensor, config: Config, chance: float = 0.05) -> Diffusion:
     """A kernel that has learned to undo flips: F-hat along n under that fixed q, and under q = the kernel."""
-    kernel, q = make_kernel("MLP", z.shape[1], config.spread, config.seed), Flips(chance)
+    kernel, q = make_kernel("MLP", z.shape[1], config.spread, config.seed), Flips("z", chance)
     make_learner(kernel, z, 10, config, config.seed, q=q).fit(config.updates)
     under_flips, under_itself = (measured(kernel, law, z, config, seed=0) for law in (q, kernel))
     slope, error = under_flips.slope(config.horizon // 2 + 1)
