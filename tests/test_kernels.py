@@ -8,7 +8,7 @@ import torch
 from helpers import assert_fits, assert_mean, random_joint, random_tables, table_model
 
 import paracond as pc
-from paracond import exact, kernels
+from paracond import exact, noise
 from paracond.kernels import FactorKernel, JointKernel, Kernel, KernelLearner, LogLinear, objective, sequence
 
 BITS = 3
@@ -451,7 +451,7 @@ def test_a_loss_that_is_not_finite_stops():
 
 
 def test_fading_is_an_autoregression_with_a_standard_limit():
-    q, rows = kernels.Fading("x", 0.3), 50_000
+    q, rows = noise.Fading("x", 0.3), 50_000
     generator = torch.Generator().manual_seed(0)
     before = {"x": torch.full((rows, 2), 4.0, dtype=torch.float64)}
     after = q.sample(before, generator)
@@ -466,6 +466,6 @@ def test_fading_is_an_autoregression_with_a_standard_limit():
 
 def test_noise_must_be_noise():
     with pytest.raises(pc.InputError, match="the chance of a flip must be between 0 and 1, found 1"):
-        kernels.Flips("z", 1.0)
+        noise.Flips("z", 1.0)
     with pytest.raises(pc.InputError, match="the rate of fading must be between 0 and 1, found 0"):
-        kernels.Fading("x", 0.0)
+        noise.Fading("x", 0.0)

@@ -6,7 +6,8 @@ from helpers import assert_mean, random_joint, random_tables, table_model
 
 import paracond as pc
 from paracond import exact, known
-from paracond.kernels import FactorKernel, Flips
+from paracond.kernels import FactorKernel
+from paracond.noise import Flips
 
 SHAPE = (3, 4)
 

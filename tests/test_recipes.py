@@ -18,7 +18,7 @@ from helpers import SIGMAS, assert_fits
 
 import paracond as pc
 from paracond import cli, exact
-from paracond.kernels import Flips
+from paracond.noise import Flips
 from paracond.recipes import chain_length, demo, ising, rbm
 from paracond.results import Metric, Outcome
 

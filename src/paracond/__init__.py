@@ -4,7 +4,7 @@ A joint model is a set of named conditionals; learning and every kind of inferen
 some coordinates clamped.
 """
 
-from paracond import datasets, diagnostics, exact, harmoniums, kernels, known, networks, observers, schedules
+from paracond import datasets, diagnostics, exact, harmoniums, kernels, known, networks, noise, observers, schedules
 from paracond.chain import Chain
 from paracond.compose import Pinned, Summing, compose
 from paracond.conditionals import Conditional
@@ -49,6 +49,7 @@ __all__ = [
     "kernels",
     "known",
     "networks",
+    "noise",
     "observers",
     "query",
     "sample",

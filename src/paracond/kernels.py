@@ -11,7 +11,7 @@ distribution p_theta. Three choices of q:
 - "forward": p_theta itself, as it is at the moment; what the paper proposes. It drives p_theta to detailed balance;
 - "reverse": p_theta's reverse, where that can be drawn from. The bound is then tight: for every n the gradient of the
   likelihood is g and the gradient of the omitted term E log p_theta(x_n+1), which vanishes for large n;
-- any other kernel that stays as it is, such as one that only adds noise (denoising diffusion: `Flips`, `Fading`).
+- any other kernel that stays as it is, such as one that only adds noise (denoising diffusion: see `noise`).
 
 Gibbs kernels of joint models (eq:gibbs_transition) are one case (`JointKernel`); Algorithm 1 in `learner` is this one
 for them, with missing data, and with the choice of the group made known to the learner.
@@ -36,7 +36,6 @@ from torch import Tensor, nn
 
 from paracond.chain import Chain
 from paracond.conditionals import Conditional
-from paracond.families import Gaussian
 from paracond.faults import NonFiniteError
 from paracond.joint import JointModel
 from paracond.networks import Network
@@ -202,47 +201,6 @@ def _scores(kernel: Kernel, following: State, previous: State) -> Tensor:
 def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The default optimiser."""
     return torch.optim.Adam(parameters, lr=1e-3)
-
-
-class Flips(Kernel):
-    """Noise for a binary group: every coordinate is flipped with probability `chance`. Its limit is uniform."""
-
-    def __init__(self, name: str, chance: float):
-        super().__init__()
-        if not 0 < chance < 1:
-            raise InputError(f"the chance of a flip must be between 0 and 1, found {chance}")
-        self.name, self.chance = name, chance
-
-    def sample(self, previous: State, generator: torch.Generator) -> State:
-        value = previous[self.name]
-        flip = torch.empty_like(value).uniform_(generator=generator) < self.chance
-        return {self.name: torch.where(flip, 1 - value, value)}
-
-    def log_prob(self, following: State, previous: State) -> Tensor:
-        flipped = (following[self.name] != previous[self.name]).flatten(1)
-        count = flipped.sum(1).double()
-        return count * math.log(self.chance) + (flipped.shape[1] - count) * math.log1p(-self.chance)
-
-
-class Fading(Kernel):
-    """Noise for a real group, of which it keeps the variance 1: x' = sqrt(1 - rate) x + sqrt(rate) e, with e ~ N(0, I),
-    which is also its limit (Example 1)."""
-
-    def __init__(self, name: str, rate: float):
-        super().__init__()
-        if not 0 < rate < 1:
-            raise InputError(f"the rate of fading must be between 0 and 1, found {rate}")
-        self.name, self.rate = name, rate
-
-    def _law(self, previous: State) -> Gaussian:
-        value = previous[self.name]
-        return Gaussian(math.sqrt(1 - self.rate) * value, value.new_tensor(0.5 * math.log(self.rate)))
-
-    def sample(self, previous: State, generator: torch.Generator) -> State:
-        return {self.name: self._law(previous).sample(generator)}
-
-    def log_prob(self, following: State, previous: State) -> Tensor:
-        return self._law(previous).log_prob(following[self.name])
 
 
 @dataclass(frozen=True, eq=False)

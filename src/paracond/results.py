@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from rich.console import Console
@@ -91,7 +92,18 @@ def _finite(record: dict) -> dict:
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
 
 
-def plain(config) -> dict:
+@dataclass(frozen=True)
+class RecipeConfig:
+    """What the settings of all recipes have in common."""
+
+    out: Path = Path("runs")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: int = 0
+    quick: bool = False
+    """a smoke version of under a minute: too small to reach the goals"""
+
+
+def plain(config: RecipeConfig) -> dict:
     """A recipe's config as JSON."""
     return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(config).items()}
 

@@ -28,25 +28,23 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import exact
-from paracond.kernels import FactorKernel, Flips, Kernel, KernelLearner, LogLinear, Objective, objective
+from paracond.kernels import FactorKernel, Kernel, KernelLearner, LogLinear, Objective, objective
+from paracond.noise import Flips
 from paracond.recipes import chain_length_report as pictures
 from paracond.recipes import demo, rbm
 from paracond.recipes.chain_length_report import Diffusion, Findings, Surface
 from paracond.recipes.parallel import run_side_by_side
-from paracond.results import Metric, Outcome, choose_device, plain
+from paracond.results import Metric, Outcome, RecipeConfig, choose_device, plain
 
 KINDS = ("log-linear", "symmetrised", "MLP")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(RecipeConfig):
     """Chain length and detailed balance: asymmetry and the objective along n (section 5.2, appendix B)."""
 
     out: Path = Path("runs/chain-length")
     device: Literal["auto", "cpu", "cuda"] = "cpu"
-    seed: int = 0
-    quick: bool = False
-    """a smoke version: digits, few and short trainings"""
     source: Literal["mnist", "digits"] = "mnist"
     """whose latents are the target: a saved model of MNIST, or one of small digits that is trained first"""
     model: Path = Path("models/mnist")

@@ -34,6 +34,7 @@ from paracond import augment, checkpoints
 from paracond.diagnostics import LatentUsage, latent_usage
 from paracond.families import GAIN
 from paracond.metrics import FID, accuracy
+from paracond.results import RecipeConfig
 
 TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
 SHAPE = (1, 28, 28)
@@ -76,14 +77,10 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(RecipeConfig):
     """What the recipes for images have in common."""
 
     out: Path = Path("runs/images")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: int = 0
-    quick: bool = False
-    """a smoke version: a few updates of a tiny model, without FID"""
     data: Path | None = None
     """folder with the IDX files (if not given: $PARACOND_DATA, the system's, a download)"""
     preset: Literal["best", "paper"] = "best"

@@ -21,7 +21,6 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from matplotlib.figure import Figure
@@ -31,7 +30,7 @@ import paracond as pc
 from paracond import exact
 from paracond.recipes.parallel import run_side_by_side
 from paracond.report import Report
-from paracond.results import Metric, Outcome, choose_device, plain
+from paracond.results import Metric, Outcome, RecipeConfig, choose_device, plain
 
 NAMES = ("z0", "z1", "z2")
 STATES = pc.Binary(3).values()  # [8, 3]
@@ -40,14 +39,10 @@ FACTOR = {"complete": 1.3, "missing": 1.5}  # how near to the exact solution we 
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(RecipeConfig):
     """Three nodes: KL of the learned joint, from complete and from incomplete data (section 5.1)."""
 
     out: Path = Path("runs/ising")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: int = 0
-    quick: bool = False
-    """a smoke version of a few seconds: fewer repeats, examples and updates"""
     a: float = -1.0
     b: float = 1.0
     repeats: int = 100

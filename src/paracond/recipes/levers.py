@@ -18,7 +18,7 @@ from paracond.recipes.experiments import EXPERIMENTS
 from paracond.recipes.images import Config as ImagesConfig
 from paracond.recipes.images import Design, bits, make_learner, quality, shown, small, test_accuracy, usage
 from paracond.recipes.images_experiment import TRIAL, Session
-from paracond.results import Outcome, plain
+from paracond.results import Outcome, RecipeConfig, plain
 from paracond.state import InputError
 
 CHANGES: dict[str, dict] = {
@@ -56,14 +56,10 @@ CHANGES: dict[str, dict] = {
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(RecipeConfig):
     """Which levers matter for a model of images: one change at a time."""
 
     out: Path = Path("runs/levers")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: int = 0
-    quick: bool = False
-    """a smoke version: tiny models, without FID"""
     dataset: Literal["mnist", "fashion"] = "fashion"
     data: Path | None = None
     """folder with the IDX files"""
