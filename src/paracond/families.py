@@ -275,7 +275,9 @@ class Categorical(Family):
         return (*self.event_shape, self.classes)
 
     def encode(self, value: Tensor) -> Tensor:
-        return F.one_hot(value, self.classes).to(torch.get_default_dtype())
+        # F.one_hot makes whole numbers of eight bytes first, which is slow for label maps.
+        classes = torch.arange(self.classes, device=value.device)
+        return (value.unsqueeze(-1) == classes).to(torch.get_default_dtype())
 
     def distribution(self, output: Tensor, **shared: Tensor) -> Softmax:
         return Softmax(output)

@@ -7,6 +7,7 @@ a saved model can be rebuilt from its JSON, by class name, without pickle.
 from paracond.networks.base import Network, describe, rebuild
 from paracond.networks.images import ImageDecoder, ImageEncoder, image_network
 from paracond.networks.mlp import MLP, StackedMLP, mlp
+from paracond.networks.pyramid import Pyramid
 from paracond.networks.scenes import SceneEncoder, UNet, scene_network
 from paracond.networks.starts import Components, components
 
@@ -16,6 +17,7 @@ __all__ = [
     "ImageDecoder",
     "ImageEncoder",
     "Network",
+    "Pyramid",
     "SceneEncoder",
     "StackedMLP",
     "UNet",

@@ -187,9 +187,9 @@ def adam(name: str, parameters) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, betas=(0.9, 0.99), fused=True)
 
 
-def balanced(data: pc.Data, share: float) -> pc.Data:
-    """The data, with labelled examples repeated until they make up `share` of it."""
-    known, rows = data.mask["c"].nonzero().squeeze(1), len(data)
+def balanced(data: pc.Data, share: float, name: str = "c") -> pc.Data:
+    """The data, with examples of which `name` is known repeated until they make up `share` of it."""
+    known, rows = data.mask[name].reshape(len(data), -1).all(1).nonzero().squeeze(1), len(data)
     if not 0 < len(known) < share * rows:
         return data
     wanted = round(share / (1 - share) * (rows - len(known)))

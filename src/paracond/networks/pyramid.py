@@ -1,0 +1,280 @@
+"""One network from any groups to any group, where some of them are images of several sizes and others are flat.
+
+It works at `LEVELS` resolutions, the finest being half of the images' (an image is read and put out as patches of 2 x 2
+pixels: most of the arithmetic would be spent at full resolution, and there is little to see there).
+
+    down    level 0 ──► level 1 ──► level 2 ──► level 3       every level: residual blocks
+               ▲            ▲           ▲           │          an input of side / 2^k joins at its own resolution
+             images        maps       maps     flat ┤          flat inputs join at the lowest, and on the way up
+    up      level 0 ◄── level 1 ◄── level 2 ◄── level 3       features of the way down join those of the way up
+               │            │           │           │
+             image         map         map         flat        the output is taken where its own resolution is reached
+
+An encoder is the case without a way up, a decoder that without a way down, a U-Net the one with both. Label maps (a
+`Categorical` of two axes) are read and put out as one channel per label.
+
+What does not pay is left out. A bias costs two passes over a large image, one forward and one backward; so only inputs
+have one, and flat groups are one. Normalisation costs more than the convolution at the finest level, and starts at the
+second. Tensor cores want multiples of eight channels, so others are filled up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paracond.networks.base import Network
+from paracond.networks.images import jittered
+from paracond.state import InputError
+
+LEVELS = 4
+FLAT = 64  # channels between the lowest resolution and a flat output
+
+
+def channels_at(width: int, most: int) -> list[int]:
+    """Channels at each resolution: doubled each time, up to `most`."""
+    return [min(width * 2**level, most) for level in range(LEVELS)]
+
+
+def even(channels: int) -> int:
+    """Up to a multiple of eight."""
+    return -(-channels // 8) * 8
+
+
+class Block(nn.Module):
+    """h + conv(act(conv(act(norm(h))))): normalised over the channels of each place, or not at all."""
+
+    def __init__(self, width: int, norm: bool):
+        super().__init__()
+        self.norm = norm
+        self.first = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.second(F.silu(self.first(F.silu(normalised(h) if self.norm else h))))
+
+
+def filled(parts: list[Tensor]) -> Tensor:
+    """All channels side by side, and zeros up to a multiple of eight."""
+    channels = sum(part.shape[1] for part in parts)
+    if channels % 8:
+        parts = [*parts, torch.zeros_like(parts[0][:, :1]).expand(-1, even(channels) - channels, -1, -1)]
+    return torch.cat(parts, 1)
+
+
+def normalised(h: Tensor) -> Tensor:
+    """h / rms(h over channels), at every place by itself."""
+    last = h.permute(0, 2, 3, 1)
+    return F.rms_norm(last, last.shape[-1:], eps=1e-5).permute(0, 3, 1, 2)
+
+
+def patches(image: Tensor) -> Tensor:
+    """`[batch, height, width, channels]` as `[batch, height / 2, width / 2, 4 channels]`; channels stay last, as
+    convolutions here want them (torch's own pixel_unshuffle would bring them to the front)."""
+    batch, height, width, channels = image.shape
+    parts = image.reshape(batch, height // 2, 2, width // 2, 2, channels)
+    return parts.permute(0, 1, 3, 2, 4, 5).reshape(batch, height // 2, width // 2, 4 * channels)
+
+
+def whole(image: Tensor) -> Tensor:
+    """The inverse of `patches`."""
+    batch, height, width, channels = image.shape
+    parts = image.reshape(batch, height, width, 2, 2, channels // 4)
+    return parts.permute(0, 1, 3, 2, 4, 5).reshape(batch, 2 * height, 2 * width, channels // 4)
+
+
+class Pyramid(Network):
+    """`[batch, *output]` from `images` (shapes by name; all of `side`, or of a half, a quarter, ... of it) and `flat`
+    groups (sizes by name).
+
+    Output (2, channels, height, width) is means and log-scales; for a group in `labels`, (height, width, labels). In
+    training mode images are seen moved by up to `jitter` pixels, and half of the rows mirrored with `mirrored` (see
+    `ImageEncoder`): for groups to which that does not matter.
+    """
+
+    def __init__(
+        self,
+        images: Mapping[str, Sequence[int]],
+        flat: Mapping[str, int],
+        output: Sequence[int],
+        side: int,
+        labels: Sequence[str] = (),
+        target: str = "",
+        width: int = 32,
+        most: int = 128,
+        blocks: int = 1,
+        hidden: int = 128,
+        jitter: int = 0,
+        mirrored: bool = False,
+    ):
+        super().__init__(
+            images={k: list(v) for k, v in images.items()},
+            flat=dict(flat),
+            output=list(output),
+            side=side,
+            labels=list(labels),
+            target=target,
+            width=width,
+            most=most,
+            blocks=blocks,
+            hidden=hidden,
+            jitter=jitter,
+            mirrored=mirrored,
+        )
+        if side % 2**LEVELS:
+            raise InputError(f"images must have sides that are a multiple of {2**LEVELS}, found {side}")
+        if (jitter or mirrored) and any(tuple(v[-2:]) != (side, side) for v in images.values()):
+            raise InputError(
+                f"only images of {side} x {side} pixels can be moved together; {target!r} reads others too"
+            )
+        self.flat, self.labels, self.output, self.target = tuple(flat), frozenset(labels), tuple(output), target
+        self.jitter, self.mirrored = jitter, mirrored
+        self.levels = {k: self._level(k, shape) for k, shape in images.items()}  # -1: the images themselves
+        self.reads = (*images, *flat)
+        self.low = side // 2**LEVELS
+        self.goal = LEVELS if len(output) < 3 else self._level(target, output[-3:])  # where the output is taken
+        self.ways = channels_at(width, most)
+        self._make_way_down({k: self._channels(k, shape) for k, shape in images.items()}, blocks)
+        self._make_flat_side(sum(flat.values()), hidden)
+        self._make_way_up(blocks, hidden)
+
+    def _level(self, name: str, shape: Sequence[int]) -> int:
+        """At which resolution an image is read or put out."""
+        side = self.config["side"]
+        height, width = shape[:2] if name in self.labels else shape[-2:]
+        fits = [k for k in range(-1, LEVELS) if side == height * 2 ** (k + 1) == width * 2 ** (k + 1)]
+        if not fits:
+            sides = ", ".join(str(side // 2 ** (k + 1)) for k in range(-1, LEVELS))
+            raise InputError(f"{name!r} must be square, of side {sides}; found {height} x {width}")
+        return fits[0]
+
+    def _channels(self, name: str, shape: Sequence[int]) -> int:
+        return shape[-1] if name in self.labels else math.prod(shape[:-2])
+
+    # --- down ---------------------------------------------------------------------------------------------------
+
+    def _make_way_down(self, channels: Mapping[str, int], blocks: int) -> None:
+        """From the finest input on; `entries` bring inputs in, `down` goes from one resolution to the next."""
+        ways = self.ways
+        self.finest = min([max(level, 0) for level in self.levels.values()], default=LEVELS)
+        self.entries, self.down, self.blocks = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
+        for level in range(self.finest, LEVELS):
+            key, here = str(level), [k for k in self.levels if max(self.levels[k], 0) == level]
+            if here:
+                read = even(sum(channels[k] * (4 if self.levels[k] < 0 else 1) for k in here))
+                size = 3 if level == 0 else 1
+                self.entries[key] = nn.Conv2d(read, ways[level], size, padding=size // 2)
+            if level > self.finest:
+                self.down[key] = nn.Conv2d(ways[level - 1], ways[level], 3, stride=2, padding=1, bias=False)
+            self.blocks[key] = self._make_blocks(level, blocks)
+
+    def _make_blocks(self, level: int, blocks: int) -> nn.Sequential:
+        return nn.Sequential(*[Block(self.ways[level], norm=level > 0) for _ in range(blocks)])
+
+    def _seen(self, others: Mapping[str, Tensor]) -> dict[int, Tensor]:
+        """What is read at each level, `[batch, channels, height, width]`; images in patches."""
+        found: dict[int, list[Tensor]] = {}
+        images = self._moved({k: others[k] if k in self.labels else others[k].permute(0, 2, 3, 1) for k in self.levels})
+        for k, image in images.items():
+            seen = patches(image) if self.levels[k] < 0 else image
+            found.setdefault(max(self.levels[k], 0), []).append(seen.permute(0, 3, 1, 2))
+        return {level: filled(parts) for level, parts in found.items()}
+
+    def _moved(self, images: dict[str, Tensor]) -> dict[str, Tensor]:
+        """All of them alike."""
+        if not self.training or not (self.jitter or self.mirrored):
+            return images
+        some = next(iter(images.values()))
+        chance = torch.rand(3, len(some), device=some.device)
+        moved = {k: jittered(v.permute(0, 3, 1, 2), chance, self.jitter, self.mirrored) for k, v in images.items()}
+        return {k: v.permute(0, 2, 3, 1) for k, v in moved.items()}
+
+    def _way_down(self, others: Mapping[str, Tensor]) -> dict[int, Tensor]:
+        """The features at every resolution from the finest that is read."""
+        seen, found = self._seen(others), {}
+        h: Tensor | None = None
+        for level in range(self.finest, LEVELS):
+            key = str(level)
+            if h is not None:
+                h = self.down[key](h)
+            if key in self.entries:
+                entered = self.entries[key](seen[level])
+                h = entered if h is None else h + entered
+            h = self.blocks[key](h)
+            found[level] = h
+        return found
+
+    # --- the flat side ------------------------------------------------------------------------------------------
+
+    def _make_flat_side(self, told: int, hidden: int) -> None:
+        bottom = self.ways[-1]
+        if self.goal == LEVELS:
+            features = FLAT * self.low**2 if self.levels else 0
+            if self.levels:
+                self.head = nn.Conv2d(bottom, FLAT, 1)
+            sizes = [features + told, 4 * hidden, 4 * hidden, math.prod(self.output)]
+            layers = [layer for a, b in itertools.pairwise(sizes) for layer in (nn.Linear(a, b), nn.SiLU())]
+            self.mlp = nn.Sequential(*layers[:-1])
+        elif told:
+            self.told = nn.Sequential(nn.Linear(told, 4 * hidden), nn.SiLU(), nn.Linear(4 * hidden, hidden), nn.SiLU())
+            self.bottom = nn.Linear(hidden, bottom * self.low**2)
+
+    def _put_out_flat(self, found: Mapping[int, Tensor], told: Sequence[Tensor]) -> Tensor:
+        features = [self.head(F.silu(normalised(found[LEVELS - 1]))).flatten(1)] if self.levels else []
+        return self.mlp(torch.cat([*features, *told], 1)).view(-1, *self.output)
+
+    # --- up -----------------------------------------------------------------------------------------------------
+
+    def _make_way_up(self, blocks: int, hidden: int) -> None:
+        """From the lowest resolution to that of the output: `rise` to the next, where `joins` bring in what came down
+        and `biases` what flat groups say."""
+        self.up, self.joins, self.biases, self.rise = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
+        if self.goal == LEVELS:
+            return
+        last = max(self.goal, 0)
+        for level in range(LEVELS - 1, last - 1, -1):
+            key, here = str(level), self.ways[level]
+            if level < LEVELS - 1:
+                self.rise[key] = nn.ConvTranspose2d(self.ways[level + 1], here, 2, stride=2, bias=False)
+                if level >= self.finest:
+                    self.joins[key] = nn.Conv2d(2 * here, here, 1, bias=False)
+                if self.flat:
+                    self.biases[key] = nn.Linear(hidden, here)
+            self.up[key] = self._make_blocks(level, blocks)
+        channels = self._channels(self.target, self.output)
+        if self.goal < 0:
+            self.last = nn.Conv2d(self.ways[last], even(4 * channels), 3, padding=1)
+        else:
+            self.last = nn.Conv2d(self.ways[last], even(channels), 1)
+
+    def _way_up(self, found: Mapping[int, Tensor], told: Sequence[Tensor]) -> Tensor:
+        said = self.told(torch.cat(list(told), 1)) if told else None
+        h = found.get(LEVELS - 1)
+        if said is not None:
+            start = self.bottom(said)
+            start = start.view(len(start), -1, self.low, self.low)
+            h = start if h is None else h + start
+        for key, blocks in self.up.items():
+            if key in self.rise:
+                h = self.rise[key](h)
+                if key in self.joins:
+                    h = self.joins[key](torch.cat([h, found[int(key)]], 1))
+                if said is not None:
+                    h = h + self.biases[key](said)[:, :, None, None]
+            h = blocks(h)
+        return self.last(F.silu(h if self.goal <= 0 else normalised(h)))
+
+    def forward(self, others: Mapping[str, Tensor]) -> Tensor:
+        found = self._way_down(others) if self.levels else {}
+        told = [others[k].flatten(1) for k in self.flat]
+        if self.goal == LEVELS:
+            return self._put_out_flat(found, told)
+        image = self._way_up(found, told).permute(0, 2, 3, 1)
+        channels = self._channels(self.target, self.output)
+        image = whole(image[..., : 4 * channels]) if self.goal < 0 else image[..., :channels]
+        return image if self.target in self.labels else image.permute(0, 3, 1, 2).reshape(-1, *self.output)

@@ -1,0 +1,145 @@
+"""Faces (section 5.4, appendix C): images, segmentations, attributes and latents in one model, from whatever is known.
+
+Groups: x, an image of 3 x 64 x 64; s, its segmentation (18 masks as in the paper, or one of 19 labels per pixel); c, 40
+attributes; y, binary latents; z, real ones. Of the faces some have segmentations, most have attributes, few have both:
+all are learned from, completed by step I for what they lack.
+
+The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C, each reading all other groups. In the
+`best` preset
+
+- y keeps its place in the image: 16 x 16 places of so many bits each. Detail is local, flat codes are slow to learn it;
+- every group but x reads x and what it needs besides: y, s and c are then (nearly) independent given x, so that
+  completion needs few steps, and the class of an image is one pass;
+- a start for x given c (`networks.starts`), from which 100 sweeps are enough;
+- networks are residual and work on patches (`networks.pyramid`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+import paracond as pc
+from paracond.datasets.faces import LABELS, SIZE
+from paracond.recipes.images import adam, balanced
+
+ATTRIBUTES = 40
+#: What each group reads in the best preset.
+SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a preset fixes: the groups, their networks, and how they learn."""
+
+    segmentation: str = "labels"
+    """or "masks" """
+    y: tuple[int, ...] = (16, 16, 16)
+    z: int = 16
+    scale: str = "learned"
+    """of x (see `Real`)"""
+    kind: str = "residual"
+    widths: Mapping[str, int] = field(default_factory=lambda: {"x": 64, "s": 32, "c": 32, "y": 32, "z": 16})
+    most: Mapping[str, int] = field(default_factory=lambda: {"x": 224, "s": 160, "c": 128, "y": 128, "z": 64})
+    """channels at the lowest resolutions"""
+    blocks: int = 1
+    hidden: int = 128
+    sparse: bool = True
+    """whether groups read only what they need"""
+    start: int = 64
+    """directions of the start of x given c (0: chains begin at random)"""
+    alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.3, "s": 0.2, "c": 0.15, "y": 0.25, "z": 0.1})
+    """how often each group is chosen in learning"""
+    chain_length: tuple[float, float] = (4.0, 16.0)
+    """at the start and at the end of training"""
+    completion_steps: int = 2
+    warm: bool = False
+    """completion goes on where it stopped when an example comes round again"""
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    last_learning_rate: float = 1e-5
+    average: float = 0.9995
+    updates: int = 200_000
+    segmented_share: float = 0.3
+    """faces with segmentations are repeated until they make up this share"""
+    jitter: int = 2
+    """pixels by which the attributes' network sees its images moved while it learns; also mirrored, if any"""
+
+
+PAPER = Design(
+    segmentation="masks",
+    y=(256,),
+    scale="element",
+    kind="plain",
+    widths=dict.fromkeys("xscyz", 24),
+    hidden=512,
+    sparse=False,
+    start=0,
+    alpha=dict.fromkeys("xscyz", 1.0),
+    chain_length=(16.0, 16.0),
+    completion_steps=10,
+    batch_size=64,
+    learning_rate=1e-4,
+    last_learning_rate=1e-4,
+    average=0.999,
+    updates=470_000,
+    segmented_share=0.0,
+    jitter=0,
+)
+BEST = Design()
+
+
+# --- model and learner ------------------------------------------------------------------------------------------
+
+
+def variables_of(design: Design) -> dict[str, pc.Family]:
+    masks = pc.Binary((len(LABELS), SIZE, SIZE))
+    labels = pc.Categorical(1 + len(LABELS), (SIZE, SIZE))
+    return {
+        "x": pc.Real((3, SIZE, SIZE), scale=design.scale, ceiling=0.3 if design.scale == "element" else None),
+        "s": masks if design.segmentation == "masks" else labels,
+        "c": pc.Binary(ATTRIBUTES),
+        "y": pc.Binary(design.y),
+        "z": pc.Real(design.z, scale="element", ceiling=1.0),
+    }
+
+
+def make_model(design: Design) -> pc.JointModel:
+    variables = variables_of(design)
+    conditionals = {}
+    for name, family in variables.items():
+        options: dict = {"kind": design.kind, "width": design.widths[name], "hidden": design.hidden}
+        if design.kind == "residual":
+            options |= {"blocks": design.blocks, "most": design.most[name]}
+        if design.sparse:
+            options["reads"] = SPARSE[name]
+        if name == "c" and design.jitter:
+            options |= {"jitter": design.jitter, "mirrored": True}
+        network = pc.networks.scene_network(variables, name, **options)
+        start = pc.networks.components(variables, "x", ["c"], design.start) if name == "x" and design.start else None
+        conditionals[name] = pc.Conditional(family, network, start)
+    return pc.JointModel(conditionals, dict(design.alpha))
+
+
+def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
+    torch.manual_seed(seed)
+    model = make_model(design).to(engine.device)
+    missing = [name for name in ("s", "c") if not bool(data.mask[name].all())]
+    learner = pc.Learner(
+        model,
+        balanced(data, design.segmented_share, "s"),
+        chain_length=pc.schedules.linear(*design.chain_length, design.updates),
+        completion_steps=design.completion_steps,
+        warm=[*missing, "y", "z"] if design.warm else (),
+        batch_size=design.batch_size,
+        learning_rate=pc.schedules.cosine(design.learning_rate, design.last_learning_rate, design.updates),
+        optimiser=adam,
+        average=design.average,
+        engine=engine,
+        seed=seed,
+    )
+    with model.asked():
+        engine.settle(lambda: [model(name, learner.batch).mean for name in model.names])
+    return learner
