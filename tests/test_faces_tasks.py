@@ -1,0 +1,199 @@
+"""Questions to a model of faces, on a tiny one that knows nothing: what must hold exactly does."""
+
+import functools
+
+import pytest
+import torch
+
+import paracond as pc
+from paracond.datasets.faces import LABELS
+from paracond.networks import scene_network
+from paracond.recipes import faces_tasks as tasks
+
+KINDS = {"masks": pc.Binary((18, 64, 64)), "labels": pc.Categorical(19, (64, 64))}
+QUICK = {"sweeps": 1, "chains": 2}
+
+
+@functools.cache
+def tiny(kind="masks"):
+    """s before x, a latent map and a flat latent with names of their own, and a condition."""
+    torch.manual_seed(0)
+    groups = {
+        "s": KINDS[kind],
+        "x": pc.Real((3, 64, 64), scale="element", ceiling=0.2),
+        "c": pc.Binary(40),
+        "u": pc.Real(4, ceiling=0.2),
+    }
+    variables = groups | {"t": pc.Categorical(2)}
+    networks = {n: scene_network(variables, n, width=8, hidden=16, kind="plain") for n in groups}
+    conditionals = {n: pc.Conditional(f, networks[n]) for n, f in groups.items()}
+    return pc.JointModel(conditionals, conditions={"t": pc.Condition(pc.Categorical(2), 0)})
+
+
+def pictures(count, seed=0):
+    return torch.rand(count, 3, 64, 64, generator=torch.Generator().manual_seed(seed))
+
+
+def attributes(count):
+    return (torch.rand(count, 40, generator=torch.Generator().manual_seed(1)) < 0.3).float()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_attribute_is_switched_and_nothing_else(kind):
+    model = tiny(kind)
+    off, on = tasks.switched(model, attributes(3), 15, sweeps=1, seed=5)
+    assert (off["c"] != on["c"]).sum(0).tolist() == [3 * (k == 15) for k in range(40)]
+    assert not off["c"][:, 15].any() and on["c"][:, 15].all()
+    again = tasks.generate(model, on["c"], 1, seed=5)
+    assert all(torch.equal(again[name], on[name]) for name in on)
+    images = tasks.shown(model, on)
+    assert images.shape == (3, 3, 64, 64) and float(images.min()) >= 0 and float(images.max()) <= 1
+    assert torch.equal(images, model("x", on).mean.clamp(0, 1))
+
+
+def test_the_same_random_numbers_drive_both_chains():
+    """Where the attribute is not read, both draws are equal."""
+    model = tiny()
+    deaf = pc.JointModel({"c": model.conditional("c"), "u": Alone()}, conditions=model.conditions | given_images())
+    off, on = tasks.switched(deaf, attributes(4), 3, sweeps=2)
+    assert torch.equal(off["u"], on["u"]) and not torch.equal(off["u"][0], off["u"][1])
+
+
+class Alone(pc.Conditional):
+    """N(0, 0.1^2), whatever else there is."""
+
+    def __init__(self):
+        super().__init__(pc.Real(4, scale=0.1), torch.nn.Identity())
+
+    def forward(self, others):
+        return self.family.distribution(others["t"].new_zeros(len(others["t"]), 4))
+
+
+def given_images():
+    return {"x": pc.Condition(pc.Real((3, 64, 64)), 0.0), "s": pc.Condition(pc.Binary((18, 64, 64)), 0)}
+
+
+def test_masks_of_either_kind_agree():
+    labels = torch.randint(19, (2, 64, 64), generator=torch.Generator().manual_seed(0))
+    found = tasks.masks(tiny("labels"), labels)
+    assert found.shape == (2, 18, 64, 64) and found.dtype == torch.bool
+    assert torch.equal(found.sum(1), (labels > 0).long())
+    assert torch.equal(tasks.masks(tiny("masks"), found.to(torch.uint8)), found)
+    assert torch.equal(tasks.label_map(found), labels)
+    onehot = torch.nn.functional.one_hot(labels, 19).float()
+    assert torch.equal(tasks.mask_probabilities(tiny("labels"), onehot), found.float())
+    assert torch.equal(tasks.mask_probabilities(tiny("masks"), found.float()), found.float())
+    both = torch.zeros(1, 18, 64, 64)
+    both[:, 0], both[:, 9] = 1, 1  # a mouth over skin
+    assert tasks.label_map(both).unique().tolist() == [10]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_seen_stays_and_all_is_read_from_one_chain(kind):
+    images, hidden = pictures(2), tasks.squares(2)
+    found = tasks.segment(tiny(kind), images, ~hidden, **QUICK)
+    seen = ~hidden.unsqueeze(1).expand_as(images)
+    assert torch.equal(found.image[seen], images[seen]) and not torch.equal(found.image[~seen], images[~seen])
+    assert found.masks.shape == (2, 18, 64, 64) and found.attributes.shape == (2, 40)
+    whole = tasks.segment(tiny(kind), images, **QUICK)
+    assert torch.equal(whole.image, images)
+    once = tasks.segment(tiny(kind), images, ~hidden[0], **QUICK)
+    assert torch.equal(once.image[1][:, ~hidden[0]], images[1][:, ~hidden[0]])
+    assert set(tasks.attributes_of(tiny(kind), images, **QUICK).unique().tolist()) <= {0, 1}
+
+
+def test_many_faces_are_asked_about_in_parts(monkeypatch):
+    images = pictures(3)
+    monkeypatch.setitem(tasks.AT_ONCE, "cpu", 2)
+    parts = tasks.segment(tiny(), images, sweeps=1, chains=1)
+    assert parts.masks.shape[0] == 3
+    alone = tasks.segment(tiny(), images[2:], sweeps=1, chains=1, seed=1)
+    assert torch.equal(parts.attributes[2:], alone.attributes)
+    assert tasks.portraits(tiny(), attributes(3), sweeps=1).shape == (3, 3, 64, 64)
+
+
+def test_squares_lie_over_the_face():
+    found = tasks.squares(500)
+    assert torch.equal(found, tasks.squares(500)) and not torch.equal(found, tasks.squares(500, seed=1))
+    assert (found.sum((1, 2)) == 24 * 24).all()
+    rows, columns = (found.any(axis).float().argmax(1) for axis in (2, 1))
+    assert (rows.min(), rows.max()) == (16, 34) and (columns.min(), columns.max()) == (15, 25)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_demixing_holds_to_the_mixture(kind):
+    model, (first, second) = tiny(kind), (pictures(2), pictures(2, 1))
+    mixed, m = tasks.mix(first, second, seed=3)
+    assert torch.equal(mixed, torch.where(m.expand_as(first), second, first)) and 0.4 < float(m.float().mean()) < 0.6
+    joint = tasks.demixing(model)
+    assert joint.names[:2] == ("m", "first.x")
+    state = pc.sample(joint, {"x": mixed}, sweeps=2)
+    back = torch.where(state["m"] == 0, state["first.x"], state["second.x"])
+    assert torch.equal(back, mixed)  # so x' is the mixed image where m = 0
+    pair = tuple(model.variables["s"].start(2, model.generator(k), torch.float32) for k in (0, 1))
+    known = tasks.demix(model, mixed, pair, mask=m, attributes=(attributes(2), attributes(2)), **QUICK)
+    there = m.expand_as(first)
+    assert torch.equal(known.first[~there], first[~there]) and torch.equal(known.second[there], second[there])
+    assert torch.equal(known.mask, m.squeeze(1).float())
+    free = tasks.demix(model, mixed, **QUICK)
+    assert free.first.shape == (2, 3, 64, 64) and 0 < float(free.mask.mean()) < 1
+
+
+def test_the_logit_of_the_mask_is_the_likelihood_ratio():
+    model, mixed = tiny(), pictures(2)
+    joint = tasks.demixing(model)
+    state = pc.sample(joint, {"x": mixed}, sweeps=1)
+    scores = []
+    for each in ("second", "first"):
+        own = {name: state[f"{each}.{name}"] for name in model.variables}
+        scores.append(model("x", own).log_prob(mixed))
+    logits = joint("m", state).logits
+    torch.testing.assert_close(logits.sum((1, 2, 3)), scores[0] - scores[1], rtol=1e-4, atol=1e-2)
+
+
+def test_chains_of_exchangeable_images_are_turned_round():
+    a, b = torch.zeros(1, 1, 3, 2, 2), torch.ones(1, 1, 3, 2, 2)
+    first, second = torch.cat([a, b + 0.1, a], 1), torch.cat([b, a, b + 0.1], 1)
+    m = torch.tensor([0.2, 0.9, 0.3]).view(1, 3, 1, 1, 1).expand(1, 3, 1, 2, 2)
+    found = tasks._in_order(first, second, m)
+    assert torch.equal(found[0], torch.cat([a, a, a], 1)) and torch.equal(found[1], torch.cat([b, b + 0.1, b + 0.1], 1))
+    torch.testing.assert_close(found[2][0, :, 0, 0, 0], torch.tensor([0.2, 0.1, 0.3]))
+
+
+def test_factors_hold_exactly():
+    images, model = pictures(2) * 0.02 + 0.49, tiny()
+    small = tasks.shrunk(images)
+    large = tasks.super_resolved(model, small, **QUICK)
+    torch.testing.assert_close(tasks.shrunk(large), small, atol=1e-4, rtol=0)
+    grey = tasks.greyed(images)
+    colours = tasks.colourised(model, grey, **QUICK)
+    inside = ((colours > 0) & (colours < 1)).all(1, keepdim=True)  # where nothing was clamped
+    assert float(inside.float().mean()) > 0.9 and float(colours.std(1).mean()) > 0.001
+    torch.testing.assert_close(tasks.greyed(colours)[inside], grey[inside], atol=1e-4, rtol=0)
+
+
+def test_measures_by_hand():
+    truth, decided = torch.zeros(1, 18, 64, 64), torch.zeros(1, 18, 64, 64)
+    truth[:, 0, :2], decided[:, 0, 1:3] = 1, 1  # one row of two shared: F1 1/2
+    truth[:, 1, 0], decided[:, 1, 0] = 1, 1  # F1 1
+    value, absent = tasks.mean_f1(decided, truth)
+    assert value == pytest.approx(0.75) and absent == list(LABELS[2:])
+    where = torch.zeros(1, 64, 64, dtype=torch.bool)
+    where[:, 1:] = True  # the second class is not there; of the first, one row is right and one too many: F1 2/3
+    value, absent = tasks.mean_f1(decided, truth, where)
+    assert value == pytest.approx(2 / 3) and absent == list(LABELS[1:])
+    assert tasks.f1_ratio(decided, truth, truth, where) == pytest.approx(2 / 3)
+    found, image = torch.full((1, 3, 64, 64), 0.6), torch.full((1, 3, 64, 64), 0.5)
+    found[:, :, 0] = 9.0
+    assert tasks.psnr_inside(found, image, where) == pytest.approx(20, abs=1e-4)
+
+
+def test_demixing_is_measured_where_the_other_was_seen():
+    first, second = torch.full((1, 3, 64, 64), 0.2), torch.full((1, 3, 64, 64), 0.7)
+    _, m = tasks.mix(first, second)
+    there = m.expand_as(first)
+    guess = tasks.Demixed(torch.where(there, first + 0.1, 9.0), torch.where(there, 9.0, second + 0.1), m)
+    assert tasks.demixing_psnr(guess, first, second, m) == pytest.approx(20, abs=1e-4)
+    swapped = tasks.Demixed(second + 0.1, first + 0.1, 1 - m.float())
+    assert tasks.demixing_psnr(swapped, first, second, m) < 8
+    assert tasks.demixing_psnr(swapped, first, second, m, ordered=False) == pytest.approx(20, abs=1e-4)
