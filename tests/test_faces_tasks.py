@@ -1,6 +1,8 @@
-"""Questions to a model of faces, on a tiny one that knows nothing: what must hold exactly does."""
+"""Questions to a model of faces, on a tiny one that knows nothing: what must hold exactly does. And what it is held
+against, on cases made by hand."""
 
 import functools
+import sys
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 import paracond as pc
 from paracond.datasets.faces import LABELS
 from paracond.networks import scene_network
+from paracond.recipes import faces_baselines as baselines
 from paracond.recipes import faces_tasks as tasks
 
 KINDS = {"masks": pc.Binary((18, 64, 64)), "labels": pc.Categorical(19, (64, 64))}
@@ -15,7 +18,7 @@ QUICK = {"sweeps": 1, "chains": 2}
 
 
 @functools.cache
-def tiny(kind="masks"):
+def tiny(kind="masks", networks="plain"):
     """s before x, a latent map and a flat latent with names of their own, and a condition."""
     torch.manual_seed(0)
     groups = {
@@ -25,8 +28,8 @@ def tiny(kind="masks"):
         "u": pc.Real(4, ceiling=0.2),
     }
     variables = groups | {"t": pc.Categorical(2)}
-    networks = {n: scene_network(variables, n, width=8, hidden=16, kind="plain") for n in groups}
-    conditionals = {n: pc.Conditional(f, networks[n]) for n, f in groups.items()}
+    made = {n: scene_network(variables, n, width=8, hidden=16, kind=networks) for n in groups}
+    conditionals = {n: pc.Conditional(f, made[n]) for n, f in groups.items()}
     return pc.JointModel(conditionals, conditions={"t": pc.Condition(pc.Categorical(2), 0)})
 
 
@@ -197,3 +200,110 @@ def test_demixing_is_measured_where_the_other_was_seen():
     swapped = tasks.Demixed(second + 0.1, first + 0.1, 1 - m.float())
     assert tasks.demixing_psnr(swapped, first, second, m) < 8
     assert tasks.demixing_psnr(swapped, first, second, m, ordered=False) == pytest.approx(20, abs=1e-4)
+
+
+# --- baselines --------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_fill_from_the_visible_parts_inwards():
+    image = torch.tensor([1.0, 9.0, 9.0, 9.0, 3.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5)
+    visible = torch.tensor([True, False, False, False, True]).view(1, 1, 1, 5)
+    assert baselines.neighbours_filled(image, visible)[0, 0, 0].tolist() == [1, 1, 2, 3, 3]
+    cross = torch.tensor([[1.0, 2.0, 3.0], [4.0, 9.0, 5.0], [6.0, 7.0, 8.0]]).expand(1, 3, 3, 3)
+    middle = torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    middle[..., 1, 1] = False
+    assert baselines.neighbours_filled(cross, middle)[0, 0, 1, 1] == 4.5  # the mean of all eight
+    with pytest.raises(pc.InputError, match="nothing is visible"):
+        baselines.neighbours_filled(image, torch.zeros_like(visible))
+    first, second = torch.full((1, 3, 64, 64), 0.2), torch.full((1, 3, 64, 64), 0.7)
+    mixed, m = tasks.mix(first, second)
+    found = baselines.neighbours_demixed(mixed, m)
+    torch.testing.assert_close(found.first, first)
+    torch.testing.assert_close(found.second, second)
+
+
+def test_hidden_places_are_filled_and_others_kept(monkeypatch):
+    images, hidden = pictures(3), tasks.squares(3)
+    found = baselines.mean_filled(images, hidden, pictures(5, 9))
+    places = hidden.unsqueeze(1).expand_as(images)
+    assert torch.equal(found[~places], images[~places])
+    assert torch.equal(found[places], pictures(5, 9).mean(0).expand_as(images)[places])
+    monkeypatch.setitem(sys.modules, "cv2", None)  # as if it were not installed
+    assert baselines.telea_filled(images, hidden) is None
+
+
+def test_telea_fills_what_is_hidden():
+    pytest.importorskip("cv2")
+    images, hidden = torch.full((2, 3, 64, 64), 0.4), tasks.squares(2)
+    broken = torch.where(hidden.unsqueeze(1), 0.9, images)
+    torch.testing.assert_close(baselines.telea_filled(broken, hidden), images, atol=0.02, rtol=0)
+
+
+def test_in_a_mirror_left_is_right():
+    labels = torch.randint(19, (16, 64, 64), generator=torch.Generator().manual_seed(0))
+    found = {}
+    for kind, s in (("labels", labels), ("masks", tasks.masks(tiny("labels"), labels).float())):
+        moved = baselines.Moved(0, True, "cpu")
+        found[kind] = moved({"x": pictures(16), "s": s}, torch.Generator().manual_seed(1))
+        assert found[kind]["s"].dtype == s.dtype
+    assert torch.equal(tasks.masks(tiny("labels"), found["labels"]["s"]).float(), found["masks"]["s"])
+    mirrored = (found["labels"]["x"] != pictures(16)).flatten(1).any(1)
+    assert 0 < int(mirrored.sum()) < 16
+    assert torch.equal(found["labels"]["s"][~mirrored], labels[~mirrored])
+    new, old = found["labels"]["s"][mirrored], labels[mirrored].flip(-1)
+    exchanged = {old[new == k].unique().item() for k in range(19)}
+    assert exchanged == set(range(19))
+    pairs = {LABELS[k - 1]: LABELS[old[new == k][0].item() - 1] for k in range(1, 19)}
+    sides = {"eye", "brow", "ear"}
+    assert {a for a, b in pairs.items() if a != b} == {f"{side}_{part}" for side in "lr" for part in sides}
+    assert pairs["l_eye"] == "r_eye" and pairs["r_ear"] == "l_ear"
+
+
+def test_images_and_masks_move_together():
+    x = pictures(8)
+    s = (x[:, :1] > 0.5).float().expand(-1, 18, -1, -1).clone()
+    moved = baselines.Moved(3, False, "cpu")({"x": x, "s": s}, torch.Generator().manual_seed(0))
+    assert torch.equal((moved["x"][:, :1] > 0.5).float().expand_as(s), moved["s"]) and not torch.equal(moved["x"], x)
+
+
+QUICKLY = baselines.Training(updates=60, batch_size=8, learning_rate=5e-3, average=0.9, jitter=0, mirrored=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_control_learns_to_segment(kind):
+    """Skin is where the first channel is bright (yes everywhere would have an F1 of 2 / 3). Half of the faces are
+    segmented; the others must not be read."""
+    coarse = pictures(24)[:, :, :4, :4].repeat_interleave(16, 2).repeat_interleave(16, 3)
+    labels = (coarse[:, 0] > 0.5).long()
+    s = labels if kind == "labels" else tasks.masks(tiny("labels"), labels).float()
+    known = torch.arange(24) < 12
+    wrong = s.clone()
+    wrong[~known] = 5 if kind == "labels" else 1
+    data = pc.Data({"x": coarse, "s": wrong}, {"s": known})
+    found = baselines.control(tiny(kind, "residual"), data, QUICKLY)
+    network = found.conditional("s").network
+    assert network.reads == ("x",) and network.config["width"] == 8 and found.variables["s"] == KINDS[kind]
+    decided = tasks.segmentation_of(found, coarse[12:])
+    value, absent = tasks.mean_f1(decided, tasks.masks(found, s[12:]))
+    assert value > 0.8 and absent == list(LABELS[1:])
+
+
+def test_the_judge_sees_rare_attributes():
+    """One in eight is bright; the second attribute cannot be seen, and is left to its frequency."""
+    bright = torch.arange(64) % 8 == 0
+    x = pictures(64) * 0.3 + 0.7 * bright.view(-1, 1, 1, 1)
+    c = torch.stack([bright, torch.arange(64) % 2 == 0], 1).float()
+    found = baselines.judge(pc.Data({"x": x, "c": c}), training=QUICKLY, width=8, hidden=16)
+    assert found.frequency.tolist() == [0.125, 0.5]
+    assert baselines.balanced_accuracy(found.decide(x)[:, 0], bright) == 1
+    off, on = pictures(8, 5) * 0.3, pictures(8, 6) * 0.3 + 0.7
+    assert baselines.switch_success(found, off, on, 0) == 1
+    assert baselines.switch_success(found, off, off, 0) == 0
+    sure = baselines.Judge(found.model, torch.zeros(2))  # a frequency of zero: everything is more probable
+    assert baselines.switch_success(sure, off, on, 0) == 0 and bool(sure.decide(off).all())
+
+
+def test_what_is_right_in_either_class_counts_alike():
+    truth = torch.tensor([1, 0, 0, 0])
+    assert baselines.balanced_accuracy(torch.tensor([0, 0, 0, 0]), truth) == 0.5
+    assert baselines.balanced_accuracy(torch.tensor([1, 1, 0, 0]), truth) == pytest.approx((1 + 2 / 3) / 2)

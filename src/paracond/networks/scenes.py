@@ -133,16 +133,19 @@ class UNet(_Scene):
         side = _side(images)
         bottom = self._make_way_down(images, width, blocks)
         self.low = 1 if self.kind == "plain" else side // 2**LEVELS
-        self.told = nn.Linear(sum(flat.values()), hidden)
-        self.join = nn.Linear(hidden, bottom * self.low**2)
+        self.told: nn.Module | None = None  # of images alone there is nothing to join
+        if flat:
+            self.told = nn.Linear(sum(flat.values()), hidden)
+            self.join = nn.Linear(hidden, bottom * self.low**2)
         self.channels = _channels(output, self.target in self.labels)
         make = _plain_up if self.kind == "plain" else _residual_up
         self.up = nn.ModuleList(make(self.channels, width, blocks, side // 2**LEVELS))
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         *finer, h = self._way_down(others)
-        told = self.join(F.silu(self.told(torch.cat(self._told(others), 1))))
-        h = h + told.view(len(h), -1, self.low, self.low)
+        if self.told is not None:
+            told = self.join(F.silu(self.told(torch.cat(self._told(others), 1))))
+            h = h + told.view(len(h), -1, self.low, self.low)
         for level, skip in zip(self.up[:-1], reversed(finer), strict=True):
             h = torch.cat([level(h), skip], 1)
         image = self.up[-1](h)

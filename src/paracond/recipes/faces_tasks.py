@@ -131,6 +131,13 @@ def attributes_of(model: pc.JointModel, images: Tensor, *, sweeps: int = 20, cha
     return _ask(model, {"x": images}, ["c"], sweeps=sweeps, chains=chains, seed=seed)["c"]
 
 
+def segmentation_of(
+    model: pc.JointModel, images: Tensor, *, sweeps: int = 20, chains: int = 4, seed: int = 0
+) -> Tensor:
+    """18 masks, Bool, from whole images: of a model that has s, whatever else it has."""
+    return masks(model, _ask(model, {"x": images}, ["s"], sweeps=sweeps, chains=chains, seed=seed)["s"])
+
+
 def squares(count: int, size: int = 24, seed: int = 0) -> Tensor:
     """Hidden squares over the face, Bool `[count, 64, 64]`, true inside: their middles are drawn uniformly from the
     rows DOWN and the columns RIGHT, where faces of the common frame are. The same seed gives the same squares."""
@@ -202,7 +209,7 @@ def demix(
     for name, pair in (("s", segmentations), ("c", attributes)):
         given |= {} if pair is None else {f"{each}.{name}": value for each, value in zip(PAIR, pair, strict=True)}
     tiled = {name: value.repeat_interleave(chains, 0) for name, value in given.items()}
-    found = _ask(demixing(model), tiled, ["first.x", "second.x", "m"], sweeps=sweeps, seed=seed, means=True)
+    found = marginals(demixing(model), tiled, ["first.x", "second.x", "m"], sweeps=sweeps, seed=seed)
     each = [found[name].unflatten(0, (-1, chains)) for name in ("first.x", "second.x", "m")]
     if len(given) == 1:
         each = _in_order(*each)
@@ -273,14 +280,19 @@ def _under(
 # --- asking -----------------------------------------------------------------------------------------------------
 
 
+def marginals(model: pc.JointModel, given: Mapping[str, Tensor], want: list[str], **options) -> dict[str, Tensor]:
+    """Means of what is wanted (of binary groups: probabilities), on the CPU."""
+    return _ask(model, given, want, means=True, **options)
+
+
 def _ask(
     model: pc.JointModel,
     given: Mapping[str, Tensor],
     want: list[str],
     known: Mapping[str, Tensor] | None = None,
     *,
-    sweeps: int,
-    seed: int,
+    sweeps: int = 20,
+    seed: int = 0,
     chains: int = 1,
     means: bool = False,
 ) -> dict[str, Tensor]:
