@@ -11,6 +11,7 @@ import paracond as pc
 from paracond.datasets.faces import LABELS
 from paracond.networks import scene_network
 from paracond.recipes import faces_baselines as baselines
+from paracond.recipes import faces_report as pictures_of
 from paracond.recipes import faces_tasks as tasks
 
 KINDS = {"masks": pc.Binary((18, 64, 64)), "labels": pc.Categorical(19, (64, 64))}
@@ -307,3 +308,39 @@ def test_what_is_right_in_either_class_counts_alike():
     truth = torch.tensor([1, 0, 0, 0])
     assert baselines.balanced_accuracy(torch.tensor([0, 0, 0, 0]), truth) == 0.5
     assert baselines.balanced_accuracy(torch.tensor([1, 1, 0, 0]), truth) == pytest.approx((1 + 2 / 3) / 2)
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------
+
+
+def shown_in(figure):
+    """The canvas [height, width, channels] of a figure of rows of images."""
+    return torch.as_tensor(figure.axes[0].images[0].get_array())
+
+
+def test_segmentations_have_one_colour_per_label():
+    labels = torch.arange(19).repeat(64, 4)[:, :64].expand(1, 64, 64)
+    colours = pictures_of.coloured(tasks.masks(tiny("labels"), labels))
+    assert colours.shape == (1, 3, 64, 64) and len(set(pictures_of.COLOURS)) == 19
+    assert torch.equal(colours[0, :, 0, 1], torch.tensor([0xF2, 0xC9, 0xA1]) / 255)  # skin
+    assert not colours[0, :, 0, 0].any()  # background
+
+
+def test_the_figures_of_the_paper_have_their_rows():
+    images, hidden = pictures(4), tasks.squares(4)
+    masks = tasks.masks(tiny("labels"), torch.randint(19, (4, 64, 64)))
+    figure = pictures_of.switch((images, masks), (images.flip(0), masks), "Eyeglasses")
+    canvas = shown_in(figure)
+    assert canvas.shape == (4 * 64, 4 * 64, 3) and len(figure.legends[0].get_texts()) == 19
+    assert torch.equal(canvas[128:192, :64], images[3].permute(1, 2, 0))
+    names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert names == ["Eyeglasses off", "segmentation", "Eyeglasses on", "segmentation"]
+    found = tasks.Reading(masks, images, attributes(4))
+    canvas = shown_in(pictures_of.incomplete(images, hidden, masks, found))
+    assert canvas.shape == (5 * 64, 4 * 64, 3) and not canvas[:64, :64][hidden[0]].any()
+    mixed, m = tasks.mix(images, images.flip(0))
+    both = tasks.Demixed(images, images.flip(0), m)
+    assert shown_in(pictures_of.demixed(images, images, mixed, [("known", both), ("unknown", both)])).shape[0] == 7 * 64
+    figure = pictures_of.restored(tasks.shrunk(images), images, tasks.greyed(images), images, images)
+    assert torch.equal(shown_in(figure)[64:128, :64], images[0].permute(1, 2, 0))
+    assert shown_in(pictures_of.samples(images, masks, each=2)).shape == (4 * 64, 2 * 64, 3)
