@@ -76,3 +76,10 @@ def test_what_scenes_cannot_be():
         scene_network(GROUPS, "c", kind="flat")
     with pytest.raises(pc.InputError, match="images must be square, of one size, a multiple of 16"):
         scene_network({"x": pc.Real((3, 20, 20)), "c": pc.Binary(2)}, "c")
+
+
+@pytest.mark.parametrize("kind", ["plain", "residual"])
+def test_a_unet_may_read_images_alone(kind):
+    network = scene_network(GROUPS, "l", reads=["x"], width=4, hidden=16, kind=kind)
+    assert network.reads == ("x",)
+    assert network({"x": torch.rand(2, 3, 32, 32)}).shape == (2, 32, 32, 5)

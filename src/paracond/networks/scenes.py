@@ -124,14 +124,16 @@ class UNet(_Scene):
 
     def __init__(self, images, flat, output, width: int = 32, hidden: int = 512, **options):
         super().__init__(images, flat, output, width=width, hidden=hidden, **options)
-        self.told = nn.Linear(sum(flat.values()), hidden)
-        self.join = nn.Linear(hidden, widths(width)[-1])
+        if flat:
+            self.told = nn.Linear(sum(flat.values()), hidden)
+            self.join = nn.Linear(hidden, widths(width)[-1])
         self.up = nn.ModuleList(_way_up(_channels(output, self.target in self.labels), width, self.low))
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         *finer, h = self._features(others)
-        told = self.join(F.relu(self.told(torch.cat(self._told(others), 1))))
-        h = h + told[:, :, None, None]
+        if self.flat:
+            told = self.join(F.relu(self.told(torch.cat(self._told(others), 1))))
+            h = h + told[:, :, None, None]
         for level, skip in zip(self.up[:-1], reversed(finer), strict=True):
             h = torch.cat([level(h), skip], 1)
         image = self.up[-1](h)

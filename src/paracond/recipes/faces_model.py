@@ -8,8 +8,9 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
 `best` preset
 
 - y keeps its place in the image: 16 x 16 places of so many bits each. Detail is local, flat codes are slow to learn it;
-- every group but x reads x and what it needs besides: y, s and c are then (nearly) independent given x, so that
-  completion needs few steps, and the class of an image is one pass;
+- every group but x reads x and what it needs besides: attributes are then one pass on an image, and completion needs
+  few steps;
+- all examples are seen mirrored half of the time;
 - a start for x given c (`networks.starts`), from which 100 sweeps are enough;
 - networks are residual and work on patches (`networks.pyramid`).
 """
@@ -23,6 +24,7 @@ import torch
 
 import paracond as pc
 from paracond.datasets.faces import LABELS, SIZE
+from paracond.recipes.faces_baselines import Moved
 from paracond.recipes.images import adam, balanced
 
 ATTRIBUTES = 40
@@ -64,8 +66,10 @@ class Design:
     updates: int = 200_000
     segmented_share: float = 0.3
     """faces with segmentations are repeated until they make up this share"""
+    mirrored: bool = True
+    """whether half of the examples are mirrored each time they are used"""
     jitter: int = 2
-    """pixels by which the attributes' network sees its images moved while it learns; also mirrored, if any"""
+    """pixels by which the attributes' network sees its images moved while it learns"""
 
 
 PAPER = Design(
@@ -86,6 +90,7 @@ PAPER = Design(
     average=0.999,
     updates=470_000,
     segmented_share=0.0,
+    mirrored=False,
     jitter=0,
 )
 BEST = Design()
@@ -116,7 +121,7 @@ def make_model(design: Design) -> pc.JointModel:
         if design.sparse:
             options["reads"] = SPARSE[name]
         if name == "c" and design.jitter:
-            options |= {"jitter": design.jitter, "mirrored": True}
+            options["jitter"] = design.jitter
         network = pc.networks.scene_network(variables, name, **options)
         start = pc.networks.components(variables, "x", ["c"], design.start) if name == "x" and design.start else None
         conditionals[name] = pc.Conditional(family, network, start)
@@ -137,6 +142,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         learning_rate=pc.schedules.cosine(design.learning_rate, design.last_learning_rate, design.updates),
         optimiser=adam,
         average=design.average,
+        augment=Moved(0, True, engine.device) if design.mirrored else None,
         engine=engine,
         seed=seed,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from matplotlib.figure import Figure
@@ -13,13 +13,13 @@ from paracond.report import Report
 from paracond.results import Outcome
 
 
-def grid(rows: Sequence[Tensor], title: str = "", names: Sequence[str] = ()) -> Figure:
-    """Rows of images [n, 1, height, width] in [0, 1], side by side."""
+def grid(rows: Sequence[Tensor], title: str = "", names: Sequence[str] = (), inches: float = 0.55) -> Figure:
+    """Rows of images [n, 1 or 3, height, width] in [0, 1], side by side, so many inches each."""
     height = rows[0].shape[-2]
-    canvas = torch.cat([row.squeeze(1).permute(1, 0, 2).reshape(height, -1) for row in rows])
-    figure = Figure(figsize=(len(rows[0]) * 0.55, len(rows) * 0.55 + 0.3), layout="constrained")
+    canvas = torch.cat([row.permute(2, 0, 3, 1).flatten(1, 2) for row in rows])  # [height, width, channels]
+    figure = Figure(figsize=(len(rows[0]) * inches, len(rows) * inches + 0.3), layout="constrained")
     axes = figure.subplots()
-    axes.imshow(canvas.numpy(), cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
+    axes.imshow(canvas.squeeze(-1).numpy(), cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
     axes.set_xticks([])
     axes.set_yticks([(k + 0.5) * height for k in range(len(names))], names, fontsize=8)
     axes.tick_params(length=0)
@@ -42,16 +42,22 @@ def completed(images: Tensor, means: Tensor) -> Figure:
     return grid([seen, means.clamp(0, 1), images], names=["given", "completed", "truth"])
 
 
-def curve(points: Sequence[dict[str, float]], paper: dict[str, float]) -> Figure:
-    """What was reached after how many seconds of training."""
-    figure = Figure(figsize=(8, 3), layout="constrained")
-    for axes, name in zip(figure.subplots(1, 2), ("accuracy", "fid"), strict=True):
+def curve(
+    points: Sequence[dict[str, float]],
+    marks: Mapping[str, float],
+    names: Sequence[str] = ("accuracy", "fid"),
+    label: str = "paper",
+) -> Figure:
+    """What was reached after how many seconds of training; `marks` are drawn across, for the names that have one."""
+    figure = Figure(figsize=(4 * len(names), 3), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         axes.plot([p["seconds"] for p in points], [p[name] for p in points], "o-", ms=3)
-        axes.axhline(paper[name], color="grey", lw=1, ls="--", label="paper")
+        if name in marks:
+            axes.axhline(marks[name], color="grey", lw=1, ls="--", label=label)
+            axes.legend(fontsize=8)
         axes.set_xlabel("seconds of training")
         axes.set_ylabel(name)
         axes.set_yscale("log" if name == "fid" else "linear")
-        axes.legend(fontsize=8)
     return figure
 
 

@@ -1,0 +1,353 @@
+"""Questions to one model of faces (section 5.4): images x, segmentations s, attributes c, and latents of any kind.
+
+Everything is a run of the same chain with something clamped:
+
+    generation        c            -> x, s          the last state after some sweeps; shown is the mean of p(x | rest)
+    attribute switch  c, c with one attribute changed; the same random numbers drive both chains
+    reading           x_o          -> s, c, x_h     x_o all of the image, or what is seen of it; one chain for all three
+    demixing          x            -> x', x'', m    two copies of the model; x = x' (1 - m) + x'' m, p(m) uniform
+    super-resolution  means of blocks of x -> x     } a deterministic factor that the Gaussian p(x | rest) is
+    colourisation     grey values of x     -> x     } conditioned on, exactly
+
+Discrete values are decided by their maximum marginal, real ones by their mean. s is 18 binary masks, or a map of 19
+labels of which 0 is the background; `masks` makes 18 masks of either. Many faces are asked about at once, a part of
+them at a time; answers are on the CPU.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import paracond as pc
+from paracond.compose import Rule
+from paracond.datasets.faces import LABELS
+from paracond.metrics import f1, psnr
+
+AT_ONCE = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
+PAIR = ("first", "second")
+GREY = (0.299, 0.587, 0.114)
+#: Where the middle of a hidden square lies (rows, columns): at any of these places, 82% or more of a square of 24 x 24
+#: pixels is face, averaged over all segmented faces (skin, brows, eyes, glasses, nose, mouth, lips); 93% on the whole.
+DOWN, RIGHT = (28, 46), (27, 37)
+
+
+# --- generation -------------------------------------------------------------------------------------------------
+
+
+def generate(
+    model: pc.JointModel, attributes: Tensor, sweeps: int = 100, seed: int = 0, chunk: int | None = None
+) -> pc.State:
+    """A draw of everything given attributes `[n, 40]`, on the model's device."""
+    chunk = chunk or AT_ONCE[model.device.type]
+    return pc.sample(model, {"c": attributes}, sweeps=sweeps, seed=seed, chunk=chunk)
+
+
+@torch.no_grad()
+def shown(model: pc.JointModel, state: pc.State) -> Tensor:
+    """The images of a state: the mean of p(x | rest), in [0, 1], where the state is."""
+    size, reads = AT_ONCE[model.device.type], model.reads("x")
+    with model.asked():
+        parts = range(0, len(state["x"]), size)
+        means = [model("x", {k: state[k][i : i + size] for k in reads}).mean for i in parts]
+    return torch.cat(means).float().clamp(0, 1)
+
+
+def portraits(
+    model: pc.JointModel, attributes: Tensor, sweeps: int = 100, seed: int = 0, chunk: int | None = None
+) -> Tensor:
+    """Images `[n, 3, 64, 64]` alone, of any number of faces: nothing else is kept. Part k is drawn with seed + k."""
+    parts = attributes.split(chunk or AT_ONCE[model.device.type])
+    return torch.cat([shown(model, generate(model, part, sweeps, seed + k)) for k, part in enumerate(parts)])
+
+
+def switched(
+    model: pc.JointModel, attributes: Tensor, index: int, sweeps: int = 100, seed: int = 0
+) -> tuple[pc.State, pc.State]:
+    """Two draws of everything, without and with the attribute `index`: other attributes and all random numbers are the
+    same."""
+    without, with_it = attributes.clone(), attributes.clone()
+    without[:, index], with_it[:, index] = 0, 1
+    return generate(model, without, sweeps, seed), generate(model, with_it, sweeps, seed)
+
+
+# --- segmentations ----------------------------------------------------------------------------------------------
+
+
+def masks(model: pc.JointModel, s: Tensor) -> Tensor:
+    """Stored or decided segmentations as 18 masks, Bool `[n, 18, 64, 64]`."""
+    if isinstance(model.variables["s"], pc.Categorical):
+        return s.unsqueeze(1) == torch.arange(1, len(LABELS) + 1, device=s.device).view(-1, 1, 1)
+    return s > 0.5
+
+
+def mask_probabilities(model: pc.JointModel, probabilities: Tensor) -> Tensor:
+    """Marginals of s as probabilities of 18 masks, `[n, 18, 64, 64]`."""
+    if isinstance(model.variables["s"], pc.Categorical):
+        return probabilities[..., 1:].permute(0, 3, 1, 2)
+    return probabilities
+
+
+def label_map(masks: Tensor) -> Tensor:
+    """One label per pixel `[n, 64, 64]`, to be shown: where masks overlap, later ones lie over earlier ones."""
+    ranks = torch.arange(1, masks.shape[1] + 1, device=masks.device).view(-1, 1, 1)
+    return (masks.bool() * ranks).amax(1)
+
+
+# --- reading an image, whole or in part -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What was found out about images: 18 masks (Bool), the image itself (hidden parts by their mean marginal, seen
+    ones as they were) and attributes `[n, 40]`."""
+
+    masks: Tensor
+    image: Tensor
+    attributes: Tensor
+
+
+def segment(
+    model: pc.JointModel,
+    images: Tensor,
+    seen: Tensor | None = None,
+    *,
+    sweeps: int = 40,
+    chains: int = 8,
+    seed: int = 0,
+) -> Reading:
+    """Segmentation, hidden pixels and attributes from one chain. `seen` is Bool `[64, 64]` or `[n, 64, 64]`."""
+    known = {} if seen is None else {"x": seen.expand(len(images), *images.shape[-2:]).unsqueeze(1).expand_as(images)}
+    found = _ask(model, {"x": images}, ["s", "x", "c"], known, sweeps=sweeps, chains=chains, seed=seed)
+    return Reading(masks(model, found["s"]), found["x"].clamp(0, 1), found["c"])
+
+
+def attributes_of(model: pc.JointModel, images: Tensor, *, sweeps: int = 20, chains: int = 4, seed: int = 0) -> Tensor:
+    """Attributes `[n, 40]` from whole images."""
+    return _ask(model, {"x": images}, ["c"], sweeps=sweeps, chains=chains, seed=seed)["c"]
+
+
+def segmentation_of(
+    model: pc.JointModel, images: Tensor, *, sweeps: int = 20, chains: int = 4, seed: int = 0
+) -> Tensor:
+    """18 masks, Bool, from whole images: of a model that has s, whatever else it has."""
+    return masks(model, _ask(model, {"x": images}, ["s"], sweeps=sweeps, chains=chains, seed=seed)["s"])
+
+
+def squares(count: int, size: int = 24, seed: int = 0) -> Tensor:
+    """Hidden squares over the face, Bool `[count, 64, 64]`, true inside: their middles are drawn uniformly from the
+    rows DOWN and the columns RIGHT, where faces of the common frame are. The same seed gives the same squares."""
+    generator = torch.Generator().manual_seed(seed)
+    inside = []
+    for low, high in (DOWN, RIGHT):
+        first = torch.randint(low, high + 1, (count, 1), generator=generator) - size // 2
+        place = torch.arange(64)
+        inside.append((place >= first) & (place < first + size))
+    return inside[0].unsqueeze(2) & inside[1].unsqueeze(1)
+
+
+# --- demixing ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Demixed:
+    """Both images `[n, 3, 64, 64]`, by mean marginals, and the probability `[n, 64, 64]` that the second was seen."""
+
+    first: Tensor
+    second: Tensor
+    mask: Tensor
+
+
+def mix(first: Tensor, second: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Each pixel from either image, with equal chances: the mixed images, and m, Bool `[n, 1, 64, 64]`, true where the
+    second was seen."""
+    chance = torch.rand(len(first), 1, *first.shape[-2:], generator=torch.Generator().manual_seed(seed))
+    m = (chance < 0.5).to(first.device)
+    return torch.where(m, second, first), m
+
+
+def demixing(model: pc.JointModel) -> pc.JointModel:
+    """Two copies of the model, and the mask m, given the mixed image x."""
+
+    def mask(law, others):
+        first, second = (law(f"{each}.x").scores(others["x"]).sum(1, keepdim=True) for each in PAIR)
+        return pc.Binary().distribution(second - first)
+
+    def image(name: str, value: int) -> Rule:
+        return lambda law, others: pc.Pinned(law(name), others["x"], others["m"] == value)
+
+    return pc.compose(
+        dict.fromkeys(PAIR, _image_first(model)),
+        groups={"m": pc.Binary((1, *model.variables["x"].event_shape[1:]))},
+        given={"x": model.variables["x"]},
+        rules={"m": mask, "first.x": image("first.x", 0), "second.x": image("second.x", 1)},
+    )
+
+
+def demix(
+    model: pc.JointModel,
+    mixed: Tensor,
+    segmentations: tuple[Tensor, Tensor] | None = None,
+    *,
+    attributes: tuple[Tensor, Tensor] | None = None,
+    mask: Tensor | None = None,
+    sweeps: int = 100,
+    chains: int = 4,
+    seed: int = 0,
+) -> Demixed:
+    """Both images from their mixture. Known may be both segmentations, as the model stores them (the paper's figure),
+    both attributes, and the mask m `[n, 1, 64, 64]` itself (not in the paper).
+
+    Where nothing tells first from second, each chain finds its own order: it is turned round if it then agrees better
+    with the first chain of its image.
+    """
+    given = {"x": mixed} if mask is None else {"x": mixed, "m": mask.float()}
+    for name, pair in (("s", segmentations), ("c", attributes)):
+        given |= {} if pair is None else {f"{each}.{name}": value for each, value in zip(PAIR, pair, strict=True)}
+    tiled = {name: value.repeat_interleave(chains, 0) for name, value in given.items()}
+    found = marginals(demixing(model), tiled, ["first.x", "second.x", "m"], sweeps=sweeps, seed=seed)
+    each = [found[name].unflatten(0, (-1, chains)) for name in ("first.x", "second.x", "m")]
+    if len(given) == 1:
+        each = _in_order(*each)
+    first, second, m = (value.mean(1) for value in each)
+    return Demixed(first.clamp(0, 1), second.clamp(0, 1), m.squeeze(1))
+
+
+def _in_order(first: Tensor, second: Tensor, m: Tensor) -> list[Tensor]:
+    """Chains `[n, chains, ...]` turned round where that brings them nearer to the first one."""
+
+    def gap(a: Tensor, b: Tensor) -> Tensor:
+        return (a - first[:, :1]).square().sum((2, 3, 4)) + (b - second[:, :1]).square().sum((2, 3, 4))
+
+    turn = (gap(second, first) < gap(first, second)).view(*first.shape[:2], 1, 1, 1)
+    return [torch.where(turn, second, first), torch.where(turn, first, second), torch.where(turn, 1 - m, m)]
+
+
+def _image_first(model: pc.JointModel) -> pc.JointModel:
+    """The model with x before what reads it: after a new mask, both images are redrawn first (see `compose`)."""
+    names = ["x", *(name for name in model.names if name != "x")]
+    return pc.JointModel({n: model.conditional(n) for n in names}, model.alpha, model.conditions)
+
+
+# --- two deterministic factors ----------------------------------------------------------------------------------
+
+
+def super_resolved(model: pc.JointModel, small: Tensor, **options) -> Tensor:
+    """Images `[n, 3, 64, 64]` whose blocks have the means `small`, `[n, 3, 16, 16]` for example."""
+    size = model.variables["x"].event_shape[-1] // small.shape[-1]
+
+    def rule(law, others):
+        weight = others["small"].new_full((), 1 / size**2)
+        return pc.Summing(law("face.x"), others["small"], weight, size)
+
+    return _under(model, {"small": small}, rule, **options)
+
+
+def colourised(model: pc.JointModel, grey: Tensor, **options) -> Tensor:
+    """Images `[n, 3, 64, 64]` whose grey values are `grey`, `[n, 1, 64, 64]`."""
+    weights = torch.tensor(GREY, dtype=model.dtype, device=model.device).view(3, 1, 1)
+
+    def rule(law, others):
+        return pc.Summing(law("face.x"), others["grey"], weights, channels=True)
+
+    return _under(model, {"grey": grey}, rule, **options)
+
+
+def shrunk(images: Tensor, size: int = 4) -> Tensor:
+    """The means of blocks: what `super_resolved` is given."""
+    return torch.nn.functional.avg_pool2d(images, size)
+
+
+def greyed(images: Tensor) -> Tensor:
+    """Grey values `[n, 1, 64, 64]`: what `colourised` is given."""
+    return (images * images.new_tensor(GREY).view(3, 1, 1)).sum(1, keepdim=True)
+
+
+def _under(
+    model: pc.JointModel, given: dict[str, Tensor], rule: Rule, sweeps: int = 50, chains: int = 4, seed: int = 0
+) -> Tensor:
+    """The mean marginal of x where `rule` holds it to what is given."""
+    families = {name: pc.Real(tuple(value.shape[1:])) for name, value in given.items()}
+    joint = pc.compose({"face": model}, given=families, rules={"face.x": rule})
+    found = _ask(joint, given, ["face.x"], sweeps=sweeps, chains=chains, seed=seed)["face.x"]
+    return found.clamp(0, 1)
+
+
+# --- asking -----------------------------------------------------------------------------------------------------
+
+
+def marginals(model: pc.JointModel, given: Mapping[str, Tensor], want: list[str], **options) -> dict[str, Tensor]:
+    """Means of what is wanted (of binary groups: probabilities), on the CPU."""
+    return _ask(model, given, want, means=True, **options)
+
+
+def _ask(
+    model: pc.JointModel,
+    given: Mapping[str, Tensor],
+    want: list[str],
+    known: Mapping[str, Tensor] | None = None,
+    *,
+    sweeps: int = 20,
+    seed: int = 0,
+    chains: int = 1,
+    means: bool = False,
+) -> dict[str, Tensor]:
+    """Decisions, or means, of what is wanted, on the CPU; `known` are masks of what is given in part."""
+    known = known or {}
+    rows, size = len(next(iter(given.values()))), max(1, AT_ONCE[model.device.type] // chains)
+    parts = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pc.NotMixedWarning)  # of many faces some have not; what is measured tells
+        for k, first in enumerate(range(0, rows, size)):
+            part = slice(first, first + size)
+            some = {n: pc.Observed(v[part], known[n][part]) if n in known else v[part] for n, v in given.items()}
+            answer = pc.query(model, some, want, chains=chains, until=sweeps, warmup=sweeps, seed=seed + k)
+            found = answer.mean if means else answer.decisions
+            parts.append({name: found[name].cpu() for name in want})
+    return {name: torch.cat([part[name] for part in parts]) for name in want}
+
+
+# --- measures ---------------------------------------------------------------------------------------------------
+
+
+def psnr_inside(found: Tensor, truth: Tensor, where: Tensor) -> float:
+    """PSNR in dB over the places `[n, 64, 64]` of images, all together."""
+    return psnr(found.cpu(), truth.cpu(), where.cpu().unsqueeze(1))
+
+
+def mean_f1(decided: Tensor, truth: Tensor, where: Tensor | None = None) -> tuple[float, list[str]]:
+    """The mean of F1 over the classes of 18 masks, inside `where` `[n, 64, 64]` if that is given, and the names of
+    classes that are left out because they are empty on both sides."""
+    scores = f1(*(_within(each, where) for each in (decided, truth)))
+    absent = [name for name, score in zip(LABELS, scores.tolist(), strict=True) if score != score]
+    return float(scores.nanmean()), absent
+
+
+def f1_ratio(hidden: Tensor, whole: Tensor, truth: Tensor, where: Tensor) -> float:
+    """Mean F1 inside `where` `[n, 64, 64]` of masks found while it was hidden, as a share of that of masks found from
+    the whole image; over the classes that occur there in truth."""
+    there = _within(truth, where)
+    present = there.transpose(0, 1).flatten(1).any(1)
+    first, second = (f1(_within(each, where), there)[present].mean() for each in (hidden, whole))
+    return float(first / second)
+
+
+def _within(masks: Tensor, where: Tensor | None) -> Tensor:
+    masks = masks.cpu().bool()
+    return masks if where is None else masks & where.cpu().unsqueeze(1)
+
+
+def demixing_psnr(found: Demixed, first: Tensor, second: Tensor, m: Tensor, ordered: bool = True) -> float:
+    """PSNR of both images where the other was seen, all together. Without an order (nothing told first from second),
+    each pair is taken the way round that fits better."""
+    truth = torch.cat([first, second]).cpu()
+    hidden = torch.cat([m, ~m]).squeeze(1).cpu()
+    pair = torch.stack([found.first, found.second])
+    if not ordered:
+        gaps = [((each - torch.stack([first, second]).cpu()) ** 2).sum((0, 2, 3, 4)) for each in (pair, pair.flip(0))]
+        pair = torch.where((gaps[1] < gaps[0]).view(1, -1, 1, 1, 1), pair.flip(0), pair)
+    return psnr_inside(pair.flatten(0, 1), truth, hidden)
