@@ -152,7 +152,7 @@ def test_the_logit_of_the_mask_is_the_likelihood_ratio():
         own = {name: state[f"{each}.{name}"] for name in model.variables}
         scores.append(model("x", own).log_prob(mixed))
     logits = joint("m", state).logits
-    torch.testing.assert_close(logits.sum((1, 2, 3)), scores[0] - scores[1], rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(logits.sum((1, 2, 3)), scores[0] - scores[1], rtol=1e-3, atol=1e-2)
 
 
 def test_chains_of_exchangeable_images_are_turned_round():

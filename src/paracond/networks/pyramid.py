@@ -129,9 +129,7 @@ class Pyramid(Network):
         if side % 2**LEVELS:
             raise InputError(f"images must have sides that are a multiple of {2**LEVELS}, found {side}")
         if (jitter or mirrored) and any(tuple(v[-2:]) != (side, side) for v in images.values()):
-            raise InputError(
-                f"only images of {side} x {side} pixels can be moved together; {target!r} reads others too"
-            )
+            raise InputError(f"only images of {side} x {side} pixels can be moved; {target!r} reads others too")
         self.flat, self.labels, self.output, self.target = tuple(flat), frozenset(labels), tuple(output), target
         self.jitter, self.mirrored = jitter, mirrored
         self.levels = {k: self._level(k, shape) for k, shape in images.items()}  # -1: the images themselves
