@@ -87,9 +87,21 @@ def picture(learner):
             "completion": plain(learner.completion),
             "faults": plain(learner.faults),
             **{n: getattr(learner, n) for n in ("batch", "redrawn", "updates")},
-            "pool": {n: getattr(learner.completion, n) for n in ("pool", "mask", "redrawn")},
+            "pool": {n: getattr(learner.completion, n) for n in ("pool", "mask", "redrawn", "kept", "turns")},
+            "beside": picture_beside(learner.beside) if learner.beside else None,
         }
     )
+
+
+def picture_beside(beside):
+    return {
+        "model": dict([*beside.still.named_parameters(), *beside.still.named_buffers()]),
+        "generator": beside.generator.get_state(),
+        "faults": plain(beside.completion.faults),
+        **plain(beside),
+        "pool": beside.pool,
+        "redrawn": beside.redrawn,
+    }
 
 
 def assert_same(one, two, but=()):
@@ -110,6 +122,9 @@ OPTIONS = [
 ]
 OPTIONS += [
     {"warm": ["c", "z"], "completion_steps": 2},
+    {"beside": True, "completion_steps": 3},
+    {"beside": True, "completion_steps": 2, "warm": ["c", "z"], "draw": "after"},
+    {"beside": True, "form": "literal", "batch_size": 100, "chain_length": 5},
     {"scan": "systematic", "learning_rate": None, "chain_length": 2.5, "form": "literal", "completion_steps": 2},
     {"scan": "random", "optimiser": lambda name, ps: torch.optim.SGD(ps, lr=0.01, momentum=0.9), "clip": 0.1},
     {"optimiser": lambda name, parameters: torch.optim.AdamW(parameters, amsgrad=True, foreach=True), "clip": 0.1},
@@ -136,8 +151,26 @@ def test_a_run_goes_on_bit_for_bit(options, tmp_path):
     assert second.step_count == 40
 
 
-def test_saving_changes_nothing(tmp_path):
-    learner = make()
+def test_a_run_goes_on_from_any_moment_in_the_making_of_a_pool(tmp_path):
+    options = {"beside": True, "completion_steps": 3}
+    whole, stages = make(**options), []
+    whole.fit(30)
+    expected = picture(whole)
+    for step in range(14, 22):
+        first = make(**options)
+        first.fit(step)
+        stages.append((first.beside.left, len(first.completion.turns)))
+        checkpoints.save(first, tmp_path)
+        second = make(seed=5, **options)
+        checkpoints.restore(second, tmp_path)
+        second.fit(30 - step)
+        assert_same(picture(second), expected)
+    assert {turns for _, turns in stages} >= {0, 2, 4} and any(0 < left < 16 for left, _ in stages)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_saving_changes_nothing(beside, tmp_path):
+    learner = make(beside=beside)
     learner.fit(7)
     before = picture(learner)
     checkpoints.save(learner, tmp_path)
@@ -288,6 +321,7 @@ def still(name, parameters):
         ({"variables": SMALL}, "variable 'z' is .*4.* there and .*5.* here"),
         ({"variables": NAMED}, "variable 'y' is absent there"),
         ({"optimiser": still}, "optimiser of 'x' is Adam of .* there and SGD of .* here"),
+        ({"beside": True}, "completion beside learning is absent there and on here"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(options, message, tmp_path):
@@ -295,6 +329,13 @@ def test_a_checkpoint_of_another_run_is_refused(options, message, tmp_path):
     learner.fit(3)
     checkpoints.save(learner, tmp_path)
     assert_refused(make(seed=1, **options), tmp_path, f"is of another run: {message}")
+
+
+def test_completion_beside_learning_is_not_left_off_on_the_way(tmp_path):
+    learner = make(beside=True)
+    learner.fit(3)
+    checkpoints.save(learner, tmp_path)
+    assert_refused(make(seed=1), tmp_path, "completion beside learning is on there and absent here")
 
 
 @pytest.mark.parametrize(
@@ -493,6 +534,15 @@ def test_a_fault_that_was_not_yet_noticed_is_not_saved(tmp_path):
     assert not checkpoints.exists(tmp_path)
 
 
+def test_a_fault_beside_learning_that_was_not_yet_noticed_is_not_saved(tmp_path):
+    learner = make(beside=True)
+    learner.fit(3)
+    learner.completion.faults.first.copy_(torch.tensor([2, 1, 3]))
+    with pytest.raises(pc.NonFiniteError, match="a completion of 'c' is not finite at step 2"):
+        checkpoints.fit(learner, 3, tmp_path)
+    assert not checkpoints.exists(tmp_path) and checkpoints.exists(tmp_path / checkpoints.FAULT)
+
+
 def test_progress_counts_what_was_done_before(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "PATIENCE", -1.0)
     checkpoints.fit(make(), 30, tmp_path)
@@ -507,7 +557,7 @@ def test_progress_counts_what_was_done_before(tmp_path, monkeypatch, capsys):
 # --- on a GPU ---------------------------------------------------------------------------------------------------
 
 
-def pictures_learner(seed, engine):
+def pictures_learner(seed, engine, beside):
     torch.manual_seed(seed)
     variables = {"x": pc.Real((1, 12, 12), scale="learned"), "c": pc.Categorical(3)}
     networks = {n: pc.networks.image_network(variables, n, width=8, kind="residual") for n in variables}
@@ -516,15 +566,16 @@ def pictures_learner(seed, engine):
     c = torch.randint(3, (256,), generator=generator)
     x = torch.rand(256, 1, 12, 12, generator=generator) * 0.1 + c.view(-1, 1, 1, 1) / 3
     given = pc.datasets.hide(pc.Data({"x": x, "c": c}), {"c": 0.5})
-    return pc.Learner(model, given, batch_size=64, engine=engine, seed=seed)
+    return pc.Learner(model, given, batch_size=64, engine=engine, seed=seed, beside=beside)
 
 
 @gpu
 @pytest.mark.parametrize("before", ["eager", "graphs"])
 @pytest.mark.parametrize("after", ["eager", "graphs"])
-def test_recorded_programs_go_on_from_a_checkpoint(before, after, tmp_path):
+@pytest.mark.parametrize("beside", [False, True])
+def test_recorded_programs_go_on_from_a_checkpoint(before, after, beside, tmp_path):
     """Whatever the engines, the state is the same (but for how optimisers compute), and learning goes on."""
-    first, second = pictures_learner(0, before), pictures_learner(1, after)
+    first, second = pictures_learner(0, before, beside), pictures_learner(1, after, beside)
     assert checkpoints.fit(first, 60, tmp_path)
     checkpoints.restore(second, tmp_path)
     one, two = picture(first), picture(second)

@@ -2,7 +2,8 @@
 as if it had not been (bit for bit on a CPU).
 
 That is: the model and its moving averages, the optimisers' states, the running batch, the pool and the examples still
-to come, the counters, the scan's last choice and the random states. A checkpoint holds state, not settings: the
+to come, the counters, the scan's last choice and the random states; and where completion runs beside learning, the pool
+in the making, what it still lacks and the weights that make it. A checkpoint holds state, not settings: the
 learner that goes on is made with the same arguments, whose schedules are functions of its step count. (The optimisers'
 own settings count as state, since programs change them; `learning_rate` overrides the rate as ever.)
 
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from paracond import storage
+from paracond.beside import Beside
 from paracond.faults import NonFiniteError
 from paracond.learner import Info, Learner
 from paracond.progress import track
@@ -65,7 +67,7 @@ def fit(
             if place is not None and time.monotonic() >= due:
                 save(learner, place)
                 due = time.monotonic() + every
-        learner.faults.raise_first()
+        learner.finish()
         if place is not None:
             save(learner, place)
     if interrupted.is_set():
@@ -80,7 +82,7 @@ def exists(folder: str | Path) -> bool:
 
 def save(learner: Learner, folder: str | Path) -> None:
     """Write or replace the checkpoint in a folder; a fault not yet noticed is raised instead (NonFiniteError)."""
-    learner.faults.raise_first()
+    learner.finish()
     _write(learner, folder)
 
 
@@ -108,6 +110,7 @@ def restore(learner: Learner, folder: str | Path) -> None:
     learner.completion.order = tensors["free/order"].to(learner.model.device)
     _set_counters(learner, state["counters"])
     _set_random(learner, fixed)
+    _meet(learner)
 
 
 # --- what a checkpoint holds ----------------------------------------------------------------------------------------
@@ -115,6 +118,7 @@ def restore(learner: Learner, folder: str | Path) -> None:
 
 def _write(learner: Learner, folder: str | Path) -> None:
     storage.require_format(folder, FORMAT)  # a model that was saved here must not be lost
+    _meet(learner)
     tensors = {**_buffers(learner), **_random(learner), "free/order": learner.completion.order}
     state = {
         "identity": _identity(learner),
@@ -127,6 +131,12 @@ def _write(learner: Learner, folder: str | Path) -> None:
     storage.write(folder, {"format": FORMAT, "state": state, "state_sha256": _digest(state)}, tensors)
 
 
+def _meet(learner: Learner) -> None:
+    """Nothing that runs beside the updates writes what is read here, or reads what is written, at the same time."""
+    if learner.beside is not None:
+        learner.beside.engine.meet()
+
+
 def _identity(learner: Learner) -> dict:
     """What must be the same in the learner that goes on, in words for the message if it is not."""
     model = learner.model
@@ -136,6 +146,8 @@ def _identity(learner: Learner) -> dict:
         "number of examples": learner.completion.rows,
         **{f"variable {name!r}": family.describe() for name, family in model.variables.items()},
     }
+    if learner.beside is not None:
+        found["completion beside learning"] = "on"  # absent otherwise, as in checkpoints from before it was there
     for name, optimiser in learner.optimisers.items():
         sizes = [len(group["params"]) for group in optimiser.param_groups]
         found[f"optimiser of {name!r}"] = f"{type(optimiser).__name__} of {sizes} parameters"
@@ -168,8 +180,21 @@ def _buffers(learner: Learner) -> dict[str, Tensor]:
         "kept": learner.completion.kept,
         "learner": {"index": learner.completion.index, "ranks": learner.ranks, "visited": learner.completion.visited},
         "faults": {"clock": learner.faults.clock, "first": learner.faults.first},
+        **_buffers_beside(learner.beside),
     }
     return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+
+
+def _buffers_beside(beside: Beside | None) -> dict[str, Mapping[str, Tensor]]:
+    if beside is None:
+        return {}
+    faults = beside.completion.faults
+    return {
+        "beside_model": _weights(beside.still),
+        "beside_pool": beside.pool,
+        "beside_redrawn": beside.redrawn,
+        "beside_faults": {"clock": faults.clock, "first": faults.first},
+    }
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
@@ -184,6 +209,8 @@ def _random(learner: Learner) -> dict[str, Tensor]:
         "random/host": learner.host.get_state(),
         "random/torch": torch.get_rng_state(),
     }
+    if learner.beside is not None:
+        found["random/beside"] = learner.beside.generator.get_state()
     if learner.model.device.type == "cuda":
         found["random/cuda"] = torch.cuda.get_rng_state(learner.model.device)
     return found
@@ -193,12 +220,14 @@ def _set_random(learner: Learner, found: Mapping[str, Tensor]) -> None:
     learner.generator.set_state(found["random/learner"])
     learner.host.set_state(found["random/host"])
     torch.set_rng_state(found["random/torch"])
+    if learner.beside is not None:
+        learner.beside.generator.set_state(found["random/beside"])
     if learner.model.device.type == "cuda":
         torch.cuda.set_rng_state(found["random/cuda"], learner.model.device)
 
 
 def _counters(learner: Learner) -> dict:
-    return {
+    found = {
         "step_count": learner.step_count,
         "age": learner.age,
         "left": learner.completion.left,
@@ -208,6 +237,9 @@ def _counters(learner: Learner) -> dict:
         "updates": learner.updates,
         "last": learner.scan.last,
     }
+    if learner.beside is not None:
+        found["beside"] = {"left": learner.beside.left, "turns": learner.completion.turns}
+    return found
 
 
 def _set_counters(learner: Learner, found: Mapping) -> None:
@@ -216,6 +248,8 @@ def _set_counters(learner: Learner, found: Mapping) -> None:
     learner.updates.update(found["updates"])
     torch.set_num_threads(found["threads"])  # sums depend on it in their last digits
     learner.scan.last = found["last"]
+    if learner.beside is not None:
+        learner.beside.left, learner.completion.turns = found["beside"]["left"], list(found["beside"]["turns"])
 
 
 # --- optimisers -----------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ Augment = Callable[[State, torch.Generator], State]
 
 
 class Completion:
-    """The examples, and a pool of `size` completed ones, of which `left` are not used yet.
+    """The examples, and a pool of `size` completed ones, of which `left` are not used yet. `turns` are the groups that
+    are still to be redrawn before the pool is ready.
 
     `redrawn` tells where the pool's values are fresh draws given all the rest of their row. Choices of the device's
     programs come from `generator`, those of the host from `host`.
@@ -56,6 +57,7 @@ class Completion:
         full_clamp(model, self.observed)
         self._require_whole(getattr(augment, "moves", ()))
         self.rows, self.left = len(data), 0
+        self.turns: list[str] = []
         self.missing = [name for name in model.names if not bool(self.observed[name].all())]
         # Of groups of which anything is observed: one row of the mask if all are alike, else None.
         rows = {name: one_row(mask) for name, mask in self.observed.items() if bool(mask.any())}
@@ -71,18 +73,33 @@ class Completion:
         self._complete = {n: engine.program(partial(self._complete_pool, n), generator) for n in self.missing}
 
     def fill(self) -> None:
-        """Complete the next examples of an endless sequence of shuffled passes over the data."""
+        """Complete the next examples, from the first redraw to the last."""
+        self.choose()
+        self.begin()
+        self.go_on(len(self.turns))
+
+    def choose(self) -> None:
+        """The next examples of an endless sequence of shuffled passes over the data."""
         while len(self.order) < self.size:
             again = torch.randperm(self.rows, generator=self.generator, device=self.model.device)
             self.order = torch.cat([self.order, again])
         self.index.copy_(self.order[: self.size])
         self.order = self.order[self.size :]
+
+    def begin(self) -> None:
+        """Put the chosen examples into the pool, and settle in which order their groups will be redrawn."""
         self._start()
-        for name in self._turns():
+        self.turns = list(self._turns())
+
+    def go_on(self, count: int) -> None:
+        """The next `count` redraws; with the last the pool is ready."""
+        for name in self.turns[:count]:
             self._complete[name]()
-        if self._keep is not None:
-            self._keep()
-        self.left = self.size  # last: a pool in which something was not finite is not used
+            del self.turns[0]  # now: a redraw that was not finite is not counted
+        if not self.turns:
+            if self._keep is not None:
+                self._keep()
+            self.left = self.size
 
     def _make_kept(self, warm: Iterable[str]) -> State:
         """Room for the completed values of every example."""

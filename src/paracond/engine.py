@@ -11,6 +11,10 @@ where they are (the running batch, the parameters, the random state). An engine 
 Convolutions lie channels last. Autocast would round every weight at every call; programs evaluate a `Working` model
 instead, whose weights of convolutions and linear layers are rounded copies, brought up to date all at once.
 
+Two lots of recorded programs may run at the same time if nothing is common to them: not the stream they were recorded
+on, not the memory of their graphs, not a random generator. So work beside the main stream has an engine of its own
+(`another`), is called `aside`, and `meet` says where one of the two waits for the other; the host waits for neither.
+
 All run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the host
 would have to wait for; what the host decides (which group, how many rows, the learning rate) it writes into small
 tensors beforehand, and what it wants to know (is everything finite?) it looks up later, without waiting.
@@ -22,7 +26,7 @@ import contextlib
 import copy
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Generic, TypeVar, cast
 
@@ -101,7 +105,7 @@ class Engine:
             raise InputError(f'engine "graphs" needs a CUDA device; the model is on {self.device}')
         self.captures = mode in ("auto", "graphs") and self.device.type == "cuda"
         self.rounds = self.captures or mode == "rounded"
-        self.compile = compile
+        self.mode, self.compile = mode, compile
         self._move_towards = self.fused(_move_towards)
         self._pool = torch.cuda.graph_pool_handle() if self.captures else None
         # Its own: libraries keep a workspace per stream, and engines side by side must not share one.
@@ -135,6 +139,34 @@ class Engine:
     def program(self, work: Program, generator: torch.Generator) -> Program:
         """`work`, to be called again and again; all its draws come from `generator`."""
         return _Recorded(work, generator, self._pool, self._stream) if self.captures else work
+
+    def another(self) -> Engine:
+        """One like this, whose programs may run while those of this one run."""
+        return Engine(self.device, self.mode, self.compile)
+
+    @contextlib.contextmanager
+    def aside(self, generator: torch.Generator) -> Iterator[None]:
+        """Programs of this engine that are called in here run on its own stream, if they are recorded, beside all else;
+        layers with a randomness of their own then draw from `generator` too, since torch's belongs to the main stream.
+        """
+        if self._stream is None:
+            yield
+            return
+        default = torch.cuda.default_generators[self._stream.device.index]
+        former = default.graphsafe_get_state()
+        default.graphsafe_set_state(generator.graphsafe_get_state())
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            default.graphsafe_set_state(former)
+
+    def meet(self) -> None:
+        """What was asked for until now, aside or not, is done before anything that is asked for after; never waits."""
+        if self._stream is not None:
+            main = torch.cuda.current_stream(self.device)
+            main.wait_stream(self._stream)
+            self._stream.wait_stream(main)
 
     def capturable(self, name: str, optimiser: torch.optim.Optimizer) -> None:
         """Make an optimiser's step recordable: its learning rate and its counts become tensors on the device."""

@@ -3,6 +3,9 @@
 Where looking costs nothing (no recorded programs) a fault is raised at once. In a recorded program the host cannot
 look; the first fault is written down on the device, with its step, and from then on neither the parameters nor the
 running batch change. The host looks some updates later, without waiting.
+
+What runs beside the updates (see `beside`) writes its faults down for itself: two streams must not write into one
+place. They count from the moment at which its results would be used, before any of them is.
 """
 
 from __future__ import annotations
@@ -57,6 +60,11 @@ class Faults:
             if not bool(number.isfinite()):
                 raise NonFiniteError(name, int(self.clock), what)
         return self.none
+
+    @torch.no_grad()
+    def adopt(self, other: Faults) -> None:
+        """The first fault of `other` is the first here too, if there was none."""
+        self.first.copy_(torch.where(self.first[0] < 0, other.first, self.first))
 
     def look(self) -> None:
         """Raise the first fault if it has been seen; never waits."""

@@ -22,6 +22,8 @@ Two choices that the paper leaves open:
 
 n = 1 on complete data is pseudo-likelihood.
 
+Steps I and II take turns, or run at the same time (`beside`).
+
 A start p_0(x_i | .) (see `networks.starts`) learns beside its conditional, from the same values of the running batch.
 It takes no part in the chain.
 """
@@ -37,6 +39,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from paracond.beside import Beside
 from paracond.chain import Scan
 from paracond.completion import Augment, Completion, blank, flags
 from paracond.engine import Engine
@@ -75,7 +78,8 @@ class Learner(Stepwise[Info, JointModel]):
     from names to such rates, that of those it names. Conditionals without trainable parameters are redrawn and not
     learned. Layers with a randomness of their own (dropout, noise, jitter) draw from torch's generator, which
     `torch.manual_seed` seeds; all else follows `seed`. Completion of the groups named in `warm` goes on where it
-    stopped when the example was last used.
+    stopped when the example was last used. With `beside`, the next examples are completed while the former are learned
+    from (see `beside`), on CUDA at the same time; what they are completed with is then older by one pool.
     `augment(state, generator)` may change examples (their observed values) each time they are used. `engine`
     says how updates run (see `engine`).
     """
@@ -88,6 +92,7 @@ class Learner(Stepwise[Info, JointModel]):
         chain_length: float | Schedule = 4,
         completion_steps: int = 1,
         warm: Iterable[str] = (),
+        beside: bool = False,
         batch_size: int = 256,
         form: str = "running",
         scan: str = "no-repeat",
@@ -121,12 +126,10 @@ class Learner(Stepwise[Info, JointModel]):
         self.host = torch.Generator().manual_seed(seed)  # choices that are made on the host
         self.scan = Scan(model.names, model.alpha, scan, self.host)
         self.step_count = self.age = 0
+        self.beside: Beside | None = None
         self.faults = Faults(model, self.engine)
-        sources = self.engine, self.faults, self.generator, self.host
         self._make_optimisers(optimiser)
-        self.completion = Completion(
-            model, data, batch_size, completion_steps, augment, self.working, *sources, warm=tuple(warm)
-        )
+        self._make_source(data, completion_steps, augment, tuple(warm), beside)
         self._make_buffers()
 
     def _make_optimisers(self, optimiser: Optimiser) -> None:
@@ -149,6 +152,19 @@ class Learner(Stepwise[Info, JointModel]):
         }
         self.buffers = {n: list(zip(mean.buffers(), now.buffers(), strict=True)) for n, (mean, now) in pairs.items()}
         self.updates = dict.fromkeys(model.names, 0)
+
+    def _make_source(
+        self, data: Data, steps: int, augment: Augment | None, warm: tuple[str, ...], beside: bool
+    ) -> None:
+        """`source` is what fresh rows come from, `completion` what makes them."""
+        what = data, self.batch_size, steps, augment
+        how = self.engine, self.faults, self.generator, self.host
+        self.source: Completion | Beside
+        if beside:
+            self.source = self.beside = Beside(self.model, *what, *how, warm=warm)
+            self.completion = self.beside.completion
+        else:
+            self.source = self.completion = Completion(self.model, *what, self.working, *how, warm=warm)
 
     def _make_buffers(self) -> None:
         """Tensors that stay where they are, for the programs that work on them."""
@@ -176,6 +192,8 @@ class Learner(Stepwise[Info, JointModel]):
 
     def finish(self) -> None:
         self.faults.raise_first()
+        if self.beside is not None:
+            self.beside.finish()
 
     def step(self) -> Info:
         """One update of one conditional, and one redraw of its group."""
@@ -184,6 +202,8 @@ class Learner(Stepwise[Info, JointModel]):
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
         self.faults.look()
         self._replace_due(length)
+        if self.beside is not None:
+            self.beside.go_on(1 / length)  # a pool lasts so many updates
         name = self.scan.next()
         self._set_rates(name)
         self.update[name]()
@@ -197,7 +217,7 @@ class Learner(Stepwise[Info, JointModel]):
     def _replace_due(self, length: float) -> None:
         """Put fresh rows in place of those that are due: all of them at a time, or 1/n of them (what does not come
         out even, or is not in the pool any more, is due at the next update)."""
-        size, source = self.batch_size, self.completion
+        size, source = self.batch_size, self.source
         if self.step_count > 0:
             self.due += size / length if self.form == "running" else size * (self.age >= round(length))
         if self.due < 1:
@@ -226,7 +246,7 @@ class Learner(Stepwise[Info, JointModel]):
         rank = self.ranks.index_select(0, self.turn).squeeze(0)
         chosen = (rank < self.count) & (self.faults.first[0] < 0)
         source = (self.first + rank).clamp(max=self.batch_size - 1)
-        pairs = ((self.batch, self.completion.pool), (self.redrawn, self.completion.redrawn))
+        pairs = ((self.batch, self.source.pool), (self.redrawn, self.source.redrawn))
         for buffers, fresh in pairs:
             for name, buffer in buffers.items():
                 wide = chosen.view(-1, *[1] * (buffer.ndim - 1))
