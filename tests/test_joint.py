@@ -380,6 +380,28 @@ def test_a_wrong_or_damaged_file_is_named(tmp_path, harm, message):
         pc.JointModel.load(tmp_path)
 
 
+def test_weights_in_several_files(tmp_path):
+    """Each of them small, all of them checked; a later save in one file leaves no other behind."""
+    model = make()
+    model.save(tmp_path, at_most=2000)
+    files = sorted(tmp_path.glob("*.safetensors"))
+    largest = max(t.nbytes for t in model.state_dict().values())
+    assert len(files) > 2 and all(path.stat().st_size <= max(2000, largest + 300) for path in files)
+    again = pc.JointModel.load(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+    edit(tmp_path, sha256=["0"])
+    with pytest.raises(pc.InputError, match="must name a weights file"):
+        pc.JointModel.load(tmp_path)
+    (tmp_path / "model.json").unlink()
+    model.save(tmp_path, at_most=2000)
+    files[0].unlink()
+    with pytest.raises(pc.InputError, match=r"is missing, though model\.json names it"):
+        pc.JointModel.load(tmp_path)
+    model.save(tmp_path)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
+    pc.JointModel.load(tmp_path)
+
+
 def good():
     return {"x": torch.zeros(2, 3), "c": torch.tensor([0, 3]), "z": torch.zeros(2, 2, 2), "r": torch.zeros(2)}
 

@@ -601,3 +601,39 @@ def test_a_start_learns_the_principal_components():
     assert float(best) - 0.01 < float(found) <= float(best) + 0.01
     networks = [averaged[begins].conditional("x").network.state_dict() for begins in (True, False)]
     assert all(torch.equal(one, networks[1][name]) for name, one in networks[0].items())
+
+
+@pytest.mark.parametrize("size", [6, 60])
+def test_a_start_is_fitted_exactly(size):
+    """The likelihood's maximum in closed form, which the bound attains with zero gradient; classes that are one-hot do
+    not determine the mean, but all that it says. Afterwards it learns no more, and examples with gaps are left out."""
+    generator = torch.Generator().manual_seed(0)
+    rows, rank = 500, 3
+    c = torch.randint(3, (rows,), generator=generator)
+    lengths = torch.tensor([2.0, 1.5, 1.0]).view(-1, 1)
+    directions = lengths * torch.linalg.qr(torch.randn(size, rank, generator=generator)).Q.T
+    x = torch.randn(rows, rank, generator=generator) @ directions + 0.2 * torch.randn(rows, size, generator=generator)
+    x = (x + c[:, None]).double()
+    variables = {"x": pc.Real(size), "c": pc.Categorical(3)}
+    start = pc.networks.components(variables, "x", ["c"], rank)
+    networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
+    conditionals = {n: pc.Conditional(variables[n], networks[n], start if n == "x" else None) for n in variables}
+    model = pc.JointModel(conditionals).double()
+    broken, known = torch.cat([x, 1e6 + x[:50]]), torch.arange(rows + 50) < rows
+    model.fit_starts(pc.Data({"x": broken, "c": torch.cat([c, c[:50]])}, {"c": known}))
+    assert not any(p.requires_grad for p in start.parameters())
+    centred = x - torch.stack([x[c == k].mean(0) for k in range(3)])[c]
+    values = torch.linalg.eigvalsh(centred.T @ centred / rows).flip(0)
+    logs = values[:rank].log().sum() + (size - rank) * values[rank:].mean().log()
+    best = -0.5 * (logs + size * math.log(2 * math.pi) + size)
+    start.requires_grad_(True)
+    found = model.start_score("x", {"x": x, "c": c}).mean()
+    assert abs(float(found.detach()) - float(best)) < 1e-9
+    found.backward()
+    assert max(float(p.grad.abs().max()) for p in start.parameters()) < 1e-6
+    start.requires_grad_(False)
+    before = [p.clone() for p in start.parameters()]
+    pc.Learner(model, pc.Data({"x": x, "c": c}), batch_size=16).fit(5)
+    assert all(torch.equal(a, b) for a, b in zip(before, start.parameters(), strict=True))
+    with pytest.raises(pc.InputError, match="3 directions need more than 3 examples, found 2"):
+        model.fit_starts(pc.Data({"x": x[:2], "c": c[:2]}))

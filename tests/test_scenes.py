@@ -110,7 +110,7 @@ def test_a_pyramid_leads_from_any_groups_to_any_group(reads, tmp_path):
 def test_a_pyramid_keeps_places():
     """A code at one place of a map changes the image there more than far away."""
     torch.manual_seed(0)
-    groups = {"x": pc.Real((1, 64, 64)), "y": pc.Binary((4, 16, 16))}
+    groups = {"x": pc.Real((1, 64, 64), scale="learned"), "y": pc.Binary((4, 16, 16))}
     network = scene_network(groups, "x", width=8, most=16)
     y = torch.zeros(1, 4, 16, 16)
     near = y.clone()

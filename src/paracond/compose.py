@@ -114,6 +114,9 @@ class Renamed(nn.Module):
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         return self.inner.score(value, self._own(others))
 
+    def fit(self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator) -> None:
+        self.inner.fit(value, self._own(others), generator)
+
     def known(self, value: Tensor, mask: Tensor):
         return self.inner.known(value, mask)
 

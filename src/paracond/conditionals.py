@@ -24,6 +24,9 @@ class Start(Protocol):
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         """log p_0(x_i | x_-i), or a lower bound of it, `[batch]`."""
 
+    def fit(self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator) -> None:
+        """The best p_0 for these examples; it learns no more (its parameters want no gradient)."""
+
     def known(self, value: Tensor, mask: Tensor) -> Any:
         """What `value`, where `mask` is true, says of the rest of x_i: for `sample` and `evidence`."""
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from paracond import networks, storage
 from paracond.conditionals import Conditional, Start
 from paracond.families import Categorical, Distribution, Family, family_from
-from paracond.state import InputError, Mask, State, as_numbers, expand_mask, merge, row_count
+from paracond.state import Data, InputError, Mask, State, as_numbers, expand_mask, merge, row_count
 
 FORMAT = "paracond model 1"
 HALF = (torch.bfloat16, torch.float16)
@@ -86,6 +86,16 @@ class JointModel(nn.Module):
         """log p_0(x_name | the rest of the state), `[batch]`, or a lower bound of it; None for a group without."""
         start = self.conditional(name).start
         return None if start is None else start.score(state[name], self._encoded(self.start_reads(name), state))
+
+    def fit_starts(self, data: Data, seed: int = 0) -> None:
+        """Fit every start to the rows of `data` in which its group, and all that it reads, are known; it learns no more
+        after that. (Starts that are not fitted learn beside their conditionals.)"""
+        values, mask = self.admit(data.state, data.mask)
+        for name in [n for n in self.names if self.conditional(n).start is not None]:
+            reads = self.start_reads(name)
+            known = torch.stack([mask[k].reshape(len(data), -1).all(1) for k in (name, *reads)]).all(0)
+            rows = {k: values[k][known] for k in (name, *reads)}
+            self._start(name).fit(rows[name], self._encoded(reads, rows), self.generator(seed))
 
     def _encoded(self, names: tuple[str, ...], state: Mapping[str, Tensor]) -> State:
         return {k: self.variables[k].encode(state[k]).to(self.dtype) for k in names}
@@ -255,11 +265,11 @@ class JointModel(nn.Module):
 
     # --- saving -------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
+    def save(self, folder: str | Path, dtype: torch.dtype | None = None, at_most: int | None = None) -> None:
         """Write the model as JSON and safetensors. Networks that are `networks.Network`s can be rebuilt on load.
 
         `dtype=torch.bfloat16` halves the file; such a model is loaded as float32. A parameter that several networks
-        share is written once, and is shared again on load.
+        share is written once, and is shared again on load. `at_most` is the size of weights files in bytes.
         """
         tied = _tied(self)
         description = {
@@ -274,7 +284,7 @@ class JointModel(nn.Module):
         once = {k: v for k, v in self.state_dict().items() if k not in tied}
         tensors = {k: v.to(dtype) if dtype and v.is_floating_point() else v for k, v in once.items()}
         storage.require_format(folder, FORMAT)  # a checkpoint that was saved here must not be lost
-        storage.write(folder, description, tensors)
+        storage.write(folder, description, tensors, at_most)
 
     @classmethod
     def load(cls, folder: str | Path, modules: Mapping[str, nn.Module] | None = None) -> JointModel:

@@ -139,6 +139,7 @@ class Learner(Stepwise[Info, JointModel]):
         self.parameters = {n: [p for p in model.conditional(n).parameters() if p.requires_grad] for n in model.names}
         if not any(self.parameters.values()):
             raise InputError("no conditional has a parameter to learn; model.requires_grad_(True) lets them learn (on)")
+        self.learns_start = {n: _start_learns(model, n) for n in model.names}  # one that was fitted does not
         self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
         for name, made in self.optimisers.items():
             engine.capturable(name, made)
@@ -287,7 +288,7 @@ class Learner(Stepwise[Info, JointModel]):
         scores = distribution.scores(value)
         kept = torch.where(_like(self.redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
         objective = -kept.sum() / self.batch_size
-        start = model.start_score(name, self.batch)
+        start = model.start_score(name, self.batch) if self.learns_start[name] else None
         if start is not None:
             objective = objective - start.sum() / self.batch_size
         return distribution, objective, -scores.detach().sum() / self.batch_size
@@ -344,6 +345,11 @@ class Learner(Stepwise[Info, JointModel]):
             self.engine.move_towards(self.averages[name], now, weight)
             for average, value in self.buffers[name]:
                 average.copy_(value)
+
+
+def _start_learns(model: JointModel, name: str) -> bool:
+    named = model.conditional(name).named_parameters()
+    return any(parameter.requires_grad for key, parameter in named if key.startswith("start."))
 
 
 def _rates(model: JointModel, learning_rate: Rate | Mapping[str, Rate] | None) -> dict[str, Schedule]:

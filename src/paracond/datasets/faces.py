@@ -56,11 +56,20 @@ def faces(split: str = "train", *, folder: str | os.PathLike[str] | None = None,
 
     `s` has 18 binary masks `[rows, 18, 64, 64]`, as bytes, or, with `segmentation="labels"`, one label per pixel.
     """
+    _check(split, segmentation)
+    return of_split(load(folder), split, segmentation)
+
+
+def _check(split: str, segmentation: str) -> None:
     if split not in ("train", "test"):
         raise InputError(f'split must be "train" or "test", found {split!r}')
     if segmentation not in ("masks", "labels"):
         raise InputError(f'segmentation must be "masks" or "labels", found {segmentation!r}')
-    found = load(folder)
+
+
+def of_split(found: Faces, split: str, segmentation: str) -> Data:
+    """The rows of one split, as `faces` gives them."""
+    _check(split, segmentation)
     rows = np.flatnonzero(found.test == (split == "test"))
     segmented, known = rows < len(found.segmentation), found.attributes[rows] != UNKNOWN
     labels = np.zeros((len(rows), SIZE, SIZE), np.uint8)

@@ -257,6 +257,7 @@ class Pyramid(Network):
             start = self.bottom(said)
             start = start.view(len(start), -1, self.low, self.low)
             h = start if h is None else h + start
+        assert h is not None  # it reads something
         for key, blocks in self.up.items():
             if key in self.rise:
                 h = self.rise[key](h)

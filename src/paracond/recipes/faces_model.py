@@ -18,7 +18,7 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -59,6 +59,8 @@ class Design:
     completion_steps: int = 2
     warm: bool = False
     """completion goes on where it stopped when an example comes round again"""
+    beside: bool = True
+    """completion runs beside training, on a stream of its own"""
     batch_size: int = 256
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
@@ -84,6 +86,7 @@ PAPER = Design(
     alpha=dict.fromkeys("xscyz", 1.0),
     chain_length=(16.0, 16.0),
     completion_steps=10,
+    beside=False,
     batch_size=64,
     learning_rate=1e-4,
     last_learning_rate=1e-4,
@@ -131,6 +134,7 @@ def make_model(design: Design) -> pc.JointModel:
 def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
     torch.manual_seed(seed)
     model = make_model(design).to(engine.device)
+    model.fit_starts(data, seed)
     missing = [name for name in ("s", "c") if not bool(data.mask[name].all())]
     learner = pc.Learner(
         model,
@@ -138,6 +142,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         chain_length=pc.schedules.linear(*design.chain_length, design.updates),
         completion_steps=design.completion_steps,
         warm=[*missing, "y", "z"] if design.warm else (),
+        beside=design.beside,
         batch_size=design.batch_size,
         learning_rate=pc.schedules.cosine(design.learning_rate, design.last_learning_rate, design.updates),
         optimiser=adam,
@@ -149,3 +154,9 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
     with model.asked():
         engine.settle(lambda: [model(name, learner.batch).mean for name in model.names])
     return learner
+
+
+def small(design: Design) -> Design:
+    """A design that learns nothing worth having, in seconds."""
+    tiny = dict.fromkeys("xscyz", 8)
+    return replace(design, widths=tiny, most=tiny, hidden=16, batch_size=8, updates=10, completion_steps=1, start=8)

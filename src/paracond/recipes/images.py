@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -251,7 +251,17 @@ class Milestones:
         self.path.write_text(json.dumps({"found": self.found, "trained": self.trained}))
 
 
-def train(learner: pc.Learner, updates: int, folder: Path, config: Config, milestones: Milestones | None) -> None:
+class Boxed(Protocol):
+    """Settings of a training that comes in time boxes."""
+
+    @property
+    def resume(self) -> bool: ...
+
+    @property
+    def minutes(self) -> float | None: ...
+
+
+def train(learner: pc.Learner, updates: int, folder: Path, config: Boxed, milestones: Milestones | None) -> None:
     """Algorithm 1 with checkpoints; raises `Unfinished` at the end of the time box."""
 
     def look(info) -> None:
