@@ -1,6 +1,10 @@
 """Several models in one chain: exact posteriors by enumeration, factors against Gaussian algebra."""
 
 import copy
+import re
+import warnings
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,3 +165,19 @@ def test_what_cannot_be_composed():
     joint = pc.compose({"a": model}, rules={"a.x": lambda law, others: law("a.y")})
     with pytest.raises(pc.InputError, match=r"asks for 'a\.y', which reads 'a\.x' itself"):
         pc.sample(joint)
+
+
+def test_the_program_in_the_guide_runs(monkeypatch, capsys):
+    """In short: a few updates and sweeps."""
+    guide = Path(__file__).parents[1] / "docs" / "compose.md"
+    program = "".join(re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL))
+    shorter = program.replace("fit(6000)", "fit(3)").replace("until=200", "until=2")
+    assert shorter.count("fit(3)") == 1 and shorter.count("until=2)") == 2
+    monkeypatch.setattr(pc, "query", partial(pc.query, chains=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pc.NotMixedWarning)
+        exec(shorter, {})
+    said = capsys.readouterr().out
+    numbers = [float(number) for number in re.findall(r"\d\.\d+", said)]
+    assert len(numbers) == 6 and all(0 < number < 3 for number in numbers), said
+    assert numbers[2] > 0.2  # by the mean digit: this does not depend on the model

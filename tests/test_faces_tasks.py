@@ -150,9 +150,8 @@ def test_the_logit_of_the_mask_is_the_likelihood_ratio():
     scores = []
     for each in ("second", "first"):
         own = {name: state[f"{each}.{name}"] for name in model.variables}
-        scores.append(model("x", own).log_prob(mixed))
-    logits = joint("m", state).logits
-    torch.testing.assert_close(logits.sum((1, 2, 3)), scores[0] - scores[1], rtol=1e-3, atol=1e-2)
+        scores.append(model("x", own).scores(mixed).sum(1, keepdim=True))  # of a pixel: over its three colours
+    torch.testing.assert_close(joint("m", state).logits, scores[0] - scores[1])
 
 
 def test_chains_of_exchangeable_images_are_turned_round():
@@ -221,6 +220,9 @@ def test_neighbours_fill_from_the_visible_parts_inwards():
     found = baselines.neighbours_demixed(mixed, m)
     torch.testing.assert_close(found.first, first)
     torch.testing.assert_close(found.second, second)
+    blind = baselines.smoothed_demixed(cross)
+    assert torch.equal(blind.first, blind.second) and blind.first[0, 0, 1, 1] == 4.5
+    assert blind.first[0, 0, 0, 0] == 5  # of 2, 4 and 9
 
 
 def test_hidden_places_are_filled_and_others_kept(monkeypatch):

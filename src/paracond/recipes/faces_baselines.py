@@ -3,7 +3,8 @@
 In-painting: the mean of the training images; Telea's fast marching (OpenCV).
 
 Demixing: an unknown pixel gets the mean of the known ones among its eight neighbours, and is then known; so on until
-all are. Here the mask m is known, which the model has to find out.
+all are. Here the mask m is known, which the model has to find out; without it, all that neighbours can give is the mean
+of them all.
 
 Segmentation: p(s | x) alone, by a network like the model's own for s that reads only x, from the faces that have
 segmentations. Examples are moved and mirrored (left and right parts are then exchanged).
@@ -70,6 +71,16 @@ def neighbours_filled(images: Tensor, visible: Tensor) -> Tensor:
 def neighbours_demixed(mixed: Tensor, m: Tensor) -> Demixed:
     """Both images from their visible pixels; `m` `[n, 1, 64, 64]` is true where the second was seen."""
     return Demixed(neighbours_filled(mixed, ~m), neighbours_filled(mixed, m), m.squeeze(1).float())
+
+
+def smoothed_demixed(mixed: Tensor) -> Demixed:
+    """Both images as the mean of the eight neighbours in the mixed image: what can be filled in if the mask is not
+    known, as it is not to the model."""
+    around = mixed.new_ones(1, 1, 3, 3)
+    around[..., 1, 1] = 0
+    total = F.conv2d(mixed.flatten(0, 1).unsqueeze(1), around, padding=1).view_as(mixed)
+    mean = total / F.conv2d(torch.ones_like(mixed[:1, :1]), around, padding=1)
+    return Demixed(mean, mean, torch.full_like(mixed[:, 0], 0.5))
 
 
 # --- one task, one network --------------------------------------------------------------------------------------
