@@ -200,7 +200,9 @@ def trained(session: Session, design: Design) -> tuple[pc.JointModel, Milestones
     if not milestones.found or milestones.found[-1]["updates"] < learner.step_count:
         milestones.take(learner)
     session.add("training_minutes", milestones.trained / 60, "lower", f"{learner.step_count:,} updates")
-    session.show("Learning", "Test accuracies and FID along the training.", pictures.curves(milestones.found))
+    names = [name for name in milestones.found[-1] if name not in ("seconds", "updates")]
+    curve = images_report.curve(milestones.found, PAPER_REPORTS, names)
+    session.show("Learning", f"Test faces, and the FID of {TRIAL} images, along the training.", curve)
     return learner.averaged, milestones
 
 

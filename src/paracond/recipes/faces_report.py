@@ -90,15 +90,3 @@ def restored(small: Tensor, large: Tensor, grey: Tensor, colours: Tensor, truth:
         ("truth", truth),
     ]
     return pictures(rows)
-
-
-def curves(points: Sequence[dict[str, float]]) -> Figure:
-    """What was reached after how many minutes of training."""
-    names = [name for name in points[0] if name not in ("seconds", "updates")]
-    figure = Figure(figsize=(3.2 * len(names), 2.6), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        axes.plot([p["seconds"] / 60 for p in points], [p[name] for p in points], "o-", ms=3)
-        axes.set_xlabel("minutes of training")
-        axes.set_ylabel(name)
-        axes.set_yscale("log" if name == "fid" else "linear")
-    return figure
