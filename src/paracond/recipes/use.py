@@ -100,7 +100,7 @@ def train(config: Train) -> str:
     if config.labels is not None:
         data = pc.datasets.keep_labels(data, config.labels, config.seed)
     design = experiment.presets[config.preset]
-    if config.labels is not None and experiment.few_labels is not None:
+    if config.labels is not None:
         design = replace(design, **experiment.few_labels)
     if config.updates is not None:
         at_least({"--updates": (config.updates, 1)})
