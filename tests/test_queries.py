@@ -335,6 +335,6 @@ def test_many_rows_are_asked_in_parts(given, device, monkeypatch):
     assert parts.samples[wanted].shape == whole.samples[wanted].shape == (50, 8, *variables[wanted].event_shape)
     assert parts.diagnostics.r_hat[wanted].shape == (50,) and parts.diagnostics.sweeps == whole.diagnostics.sweeps
     if given == "x":
-        assert torch.equal(parts.probabilities["c"], whole.probabilities["c"])
+        torch.testing.assert_close(parts.probabilities["c"], whole.probabilities["c"])  # products of other sizes round
     else:
         torch.testing.assert_close(parts.mean["x"], whole.mean["x"], atol=0.1, rtol=0)
