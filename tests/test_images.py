@@ -421,6 +421,12 @@ def test_the_recipes_run_in_small(name, preset, folder, capsys):
         cli.main(["reproduce", other, "--quick", "--model", str(out / "model"), *options[:2], "--out", str(again)])
 
 
+@pytest.mark.parametrize("option", ["--updates", "--generated"])
+def test_impossible_numbers_are_refused_before_anything_is_read(option, tmp_path):
+    with pytest.raises(SystemExit, match=f"{option} must be a whole number, at least [12], found 0"):
+        cli.main(["reproduce", "mnist", option, "0", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+
+
 class MeanColour(torch.nn.Module):
     """Stands in for Inception: the means of 3 x 3 patches."""
 
@@ -532,6 +538,21 @@ def test_levers_are_tried_one_at_a_time(folder, monkeypatch, capsys):
     assert {"base_accuracy", "noise_levels_accuracy", "base_bits", "noise_levels_active"} <= names
     with pytest.raises(SystemExit, match="no lever is called 'magic'; there are base"):
         cli.main(["reproduce", "levers", *options, "--only", "magic"])
+    with pytest.raises(SystemExit, match="--updates must be a whole number, at least 1, found 0"):
+        cli.main(["reproduce", "levers", *options, "--updates", "0"])
+    tried, original = [], levers.try_out
+
+    def stop_at_the_second(session, name, design):
+        tried.append(name)
+        if len(tried) == 2:
+            raise KeyboardInterrupt
+        original(session, name, design)
+
+    monkeypatch.setattr(levers, "try_out", stop_at_the_second)
+    with pytest.raises(SystemExit, match="interrupted"):
+        cli.main(["reproduce", "levers", *options, "--only", "jitter", "base"])
+    names = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
+    assert "jitter_accuracy" in names and "base_accuracy" not in names
     for change in levers.CHANGES.values():  # every lever is a design that can be built
         images.make_model(images.small(images_experiment.replace(fashion.BEST, **change)), binary=False)
 
@@ -551,6 +572,12 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
     cli.main([*train, "--resume"])
     assert "model:" in capsys.readouterr().out
     model = str(out / "model")
+    learned = pc.JointModel.load(model).state_dict()
+    with pytest.raises(SystemExit, match="--resume"):
+        cli.main(train)
+    assert all(torch.equal(value, learned[name]) for name, value in pc.JointModel.load(model).state_dict().items())
+    with pytest.raises(SystemExit, match="minutes must not be negative, found -1"):
+        cli.main([*train, "--resume", "--minutes", "-1"])
     cli.main(["sample", model, "--given", "c=9", "--rows", "20", "--sweeps", "2", "--out", str(out)])
     drawn = dict(np.load(out / "samples.npz"))
     assert drawn["x"].shape == (20, 1, 28, 28) and set(drawn["c"]) == {9}

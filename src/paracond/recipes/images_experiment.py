@@ -34,7 +34,7 @@ from paracond.recipes.images import (
     variables_of,
 )
 from paracond.results import Metric, Outcome, choose_device, plain
-from paracond.state import InputError
+from paracond.state import InputError, at_least
 
 TRIAL = 10_000  # images for FIDs while training: fewer images give a larger value, so no goal is met by it too early
 
@@ -77,6 +77,8 @@ class Session:
 
 def run(experiment: Experiment, config: Config) -> Outcome:
     began = time.perf_counter()
+    updates = 1 if config.updates is None else config.updates
+    at_least({"--updates": (updates, 1), "--generated": (config.generated, 2)})
     session = open_session(experiment, config)
     design = chosen(experiment, config)
     if config.model is None:
@@ -107,7 +109,7 @@ def chosen(experiment: Experiment, config: Config) -> Design:
     design = experiment.presets[config.preset]
     if config.quick:
         design = small(design)
-    return replace(design, updates=config.updates) if config.updates else design
+    return design if config.updates is None else replace(design, updates=config.updates)
 
 
 def open_session(experiment: Experiment, config: Config) -> Session:
@@ -181,8 +183,8 @@ def judge(session: Session, model: pc.JointModel, milestones: Milestones | None)
 
 def judge_images(session: Session, model: pc.JointModel) -> None:
     assert session.fid is not None
-    count = session.config.generated
-    classes = session.train.state["c"][:count].to(session.device)
+    classes = session.train.state["c"][: session.config.generated].to(session.device)
+    count = len(classes)
     state = generate(model, classes)
     score = session.fid.score(shown(model, state))
     session.add(

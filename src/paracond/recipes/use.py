@@ -110,10 +110,16 @@ def train(config: Train) -> str:
     box = images.Config(resume=config.resume, minutes=config.minutes)
     try:
         images.train(learner, design.updates, config.folder / "checkpoint", box, None)
-    finally:  # also of a training that will go on
-        learner.averaged.save(config.folder / "model", dtype=torch.bfloat16)
-        print(f"model: {config.folder / 'model'}")
+    except (images.Unfinished, KeyboardInterrupt):  # it will go on, and can be asked already
+        _keep(learner, config.folder)
+        raise
+    _keep(learner, config.folder)
     return f"done: {design.updates} updates"
+
+
+def _keep(learner: pc.Learner, folder: Path) -> None:
+    learner.averaged.save(folder / "model", dtype=torch.bfloat16)
+    print(f"model: {folder / 'model'}")
 
 
 def sample(config: Sample) -> str:
