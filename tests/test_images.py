@@ -582,10 +582,14 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
     drawn = dict(np.load(out / "samples.npz"))
     assert drawn["x"].shape == (20, 1, 28, 28) and set(drawn["c"]) == {9}
     assert (out / "samples.png").stat().st_size > 1000
+    canvas = use._picture(torch.ones(13, 1, 28, 28)).axes[0].images[0].get_array()
+    assert canvas.shape == (2 * 28, 10 * 28) and canvas.sum() == 13 * 28 * 28  # none is left out
     table = out / "decisions.csv"
     cli.main(["classify", model, "--dataset", "mnist", "--data", str(folder), "--out", str(table)])
     assert "accuracy: " in capsys.readouterr().out
     assert len(table.read_text().splitlines()) == 101
+    with pytest.raises(SystemExit, match="--sweeps must be a whole number, at least 1, found 0"):
+        cli.main(["classify", model, "--given", "x=0", "--sweeps", "0"])
     np.save(out / "x.npy", drawn["x"])
     cli.main(["classify", model, "--given", f"x={out / 'x.npy'}", "--out", str(table)])
     assert len(table.read_text().splitlines()) == 21

@@ -146,6 +146,7 @@ def sample(config: Sample) -> str:
 
 
 def classify(config: Classify) -> str:
+    at_least({"--sweeps": (1 if config.sweeps is None else config.sweeps, 1)})
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
     given, truth = _given(model, config.given), None
     if config.dataset is not None:
@@ -249,6 +250,8 @@ def _is_picture(family: pc.Family) -> bool:
 
 
 def _picture(shown: Tensor):
+    """Rows of ten, at most twenty of them; the last is filled up with blanks."""
     columns = min(10, len(shown))
-    rows = [row for row in shown.split(columns) if len(row) == columns]
-    return grid([row.mean(1, keepdim=True) for row in rows[:20]])
+    grey = shown[: 20 * columns].mean(1, keepdim=True)
+    blanks = grey.new_zeros(-len(grey) % columns, *grey.shape[1:])
+    return grid(torch.cat([grey, blanks]).split(columns))
