@@ -7,6 +7,7 @@ import itertools
 import math
 
 import numpy as np
+import pytest
 import scipy.stats
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ FAILURE_RATE = 2e-5
 CHECKS = 400  # more than the suite makes
 THRESHOLD = FAILURE_RATE / CHECKS
 SIGMAS = -float(scipy.stats.norm.ppf(THRESHOLD / 2))
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]  # eager, and recorded
 
 
 def assert_fits(counts, probabilities):
@@ -165,3 +167,7 @@ def state_index(finite, state):
         equal = (state[name].unsqueeze(1).to(values.dtype) == values.unsqueeze(0)).reshape(len(index), len(values), -1)
         index = index * len(values) + equal.all(2).long().argmax(1)
     return index
+
+
+def on_cpu(state):
+    return {name: value.cpu() for name, value in state.items()}

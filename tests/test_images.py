@@ -404,7 +404,8 @@ def test_the_recipes_run_in_small(name, preset, folder, capsys):
     record = json.loads((out / "results.json").read_text())
     found = {metric["name"] for metric in record["metrics"]}
     assert {"accuracy", "accuracy_top_half", "bits", "active_latents"} <= found
-    assert (name == "mnist") == ({"accuracy_100_labels", "accuracy_1000_labels", "accuracy_half_pixels"} <= found)
+    assert {"accuracy_100_labels", "accuracy_1000_labels", "accuracy_tenth_of_labels"} <= found
+    assert (name == "mnist") == ("accuracy_half_pixels" in found)
     page = (out / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 2
     assert pc.JointModel.load(out / "model").dtype == torch.float32
@@ -418,6 +419,12 @@ def test_the_recipes_run_in_small(name, preset, folder, capsys):
     other = {"mnist": "fashion", "fashion": "mnist"}[name]
     with pytest.raises(SystemExit, match=f"is no model of {other}: 'x' is"):
         cli.main(["reproduce", other, "--quick", "--model", str(out / "model"), *options[:2], "--out", str(again)])
+
+
+@pytest.mark.parametrize("option", ["--updates", "--generated"])
+def test_impossible_numbers_are_refused_before_anything_is_read(option, tmp_path):
+    with pytest.raises(SystemExit, match=f"{option} must be a whole number, at least [12], found 0"):
+        cli.main(["reproduce", "mnist", option, "0", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
 
 
 class MeanColour(torch.nn.Module):
@@ -437,8 +444,7 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
     monkeypatch.setattr(images_experiment, "TRIAL", 30)
     module = {"mnist": mnist, "fashion": fashion}[name]
     tiny = {k: images.small(design) for k, design in module.EXPERIMENT.presets.items()}
-    few = None if module.EXPERIMENT.few_labels is None else {"updates": 30}
-    changed = images_experiment.replace(module.EXPERIMENT, presets=tiny, few_labels=few)
+    changed = images_experiment.replace(module.EXPERIMENT, presets=tiny, few_labels={"updates": 30})
     monkeypatch.setattr(module, "EXPERIMENT", changed)
     short = lambda model, classes, sweeps=100, seed=0, **rest: pc.sample(  # noqa: E731
         model, {"c": classes}, sweeps=min(sweeps, 2), seed=seed, **rest
@@ -464,7 +470,8 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
         "fid_from_start_400",
         "minutes_to_paper",
     } <= set(metrics)
-    assert ("fid_draws" in metrics) == (name == "mnist") == ("accuracy_100_labels" in metrics)
+    assert ("fid_draws" in metrics) == (name == "mnist") == ("fid_half_pixels" in metrics)
+    assert "accuracy_100_labels" in metrics
     assert metrics["fid"]["paper"] == changed.paper["fid"] and metrics["fid"]["goal"] == changed.goals["fid"]
     assert (out / "report.html").read_text().count("data:image/png;base64,") == 3
 
@@ -531,6 +538,21 @@ def test_levers_are_tried_one_at_a_time(folder, monkeypatch, capsys):
     assert {"base_accuracy", "noise_levels_accuracy", "base_bits", "noise_levels_active"} <= names
     with pytest.raises(SystemExit, match="no lever is called 'magic'; there are base"):
         cli.main(["reproduce", "levers", *options, "--only", "magic"])
+    with pytest.raises(SystemExit, match="--updates must be a whole number, at least 1, found 0"):
+        cli.main(["reproduce", "levers", *options, "--updates", "0"])
+    tried, original = [], levers.try_out
+
+    def stop_at_the_second(session, name, design):
+        tried.append(name)
+        if len(tried) == 2:
+            raise KeyboardInterrupt
+        original(session, name, design)
+
+    monkeypatch.setattr(levers, "try_out", stop_at_the_second)
+    with pytest.raises(SystemExit, match="interrupted"):
+        cli.main(["reproduce", "levers", *options, "--only", "jitter", "base"])
+    names = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
+    assert "jitter_accuracy" in names and "base_accuracy" not in names
     for change in levers.CHANGES.values():  # every lever is a design that can be built
         images.make_model(images.small(images_experiment.replace(fashion.BEST, **change)), binary=False)
 
@@ -550,14 +572,24 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
     cli.main([*train, "--resume"])
     assert "model:" in capsys.readouterr().out
     model = str(out / "model")
+    learned = pc.JointModel.load(model).state_dict()
+    with pytest.raises(SystemExit, match="--resume"):
+        cli.main(train)
+    assert all(torch.equal(value, learned[name]) for name, value in pc.JointModel.load(model).state_dict().items())
+    with pytest.raises(SystemExit, match="minutes must not be negative, found -1"):
+        cli.main([*train, "--resume", "--minutes", "-1"])
     cli.main(["sample", model, "--given", "c=9", "--rows", "20", "--sweeps", "2", "--out", str(out)])
     drawn = dict(np.load(out / "samples.npz"))
     assert drawn["x"].shape == (20, 1, 28, 28) and set(drawn["c"]) == {9}
     assert (out / "samples.png").stat().st_size > 1000
+    canvas = use._picture(torch.ones(13, 1, 28, 28)).axes[0].images[0].get_array()
+    assert canvas.shape == (2 * 28, 10 * 28) and canvas.sum() == 13 * 28 * 28  # none is left out
     table = out / "decisions.csv"
     cli.main(["classify", model, "--dataset", "mnist", "--data", str(folder), "--out", str(table)])
     assert "accuracy: " in capsys.readouterr().out
     assert len(table.read_text().splitlines()) == 101
+    with pytest.raises(SystemExit, match="--sweeps must be a whole number, at least 1, found 0"):
+        cli.main(["classify", model, "--given", "x=0", "--sweeps", "0"])
     np.save(out / "x.npy", drawn["x"])
     cli.main(["classify", model, "--given", f"x={out / 'x.npy'}", "--out", str(table)])
     assert len(table.read_text().splitlines()) == 21

@@ -7,7 +7,18 @@ from collections import Counter
 import pytest
 import scipy.stats
 import torch
-from helpers import THRESHOLD, Pairwise, assert_fits, assert_mean, random_joint, random_tables, state_index, table_model
+from helpers import (
+    DEVICES,
+    THRESHOLD,
+    Pairwise,
+    assert_fits,
+    assert_mean,
+    on_cpu,
+    random_joint,
+    random_tables,
+    state_index,
+    table_model,
+)
 
 import paracond as pc
 from paracond import exact
@@ -221,7 +232,8 @@ def test_every_example_is_used_once_per_pass():
 # --- step I -----------------------------------------------------------------------------------------------------
 
 
-def test_completion_draws_from_the_posterior_for_every_pattern():
+@pytest.mark.parametrize("device", DEVICES)
+def test_completion_draws_from_the_posterior_for_every_pattern(device):
     pair = Pairwise({"u": pc.Binary(2), "c": pc.Categorical(3), "w": pc.Binary(2)}, seed=5, strength=0.7)
     finite = exact.enumerate_model(pair.model)
     rows = 30_000
@@ -231,10 +243,13 @@ def test_completion_draws_from_the_posterior_for_every_pattern():
         "u": torch.stack([third < 2, third == 0], 1),  # both coordinates, the first, none
         "c": third != 1,
     }
-    learner = pc.Learner(pair.model, pc.Data(state, mask), completion_steps=25, batch_size=rows)
+    learner = pc.Learner(pair.model.to(device), pc.Data(state, mask), completion_steps=25, batch_size=rows)
     source = learner.completion
-    source.fill()
-    completed, redrawn, third = source.pool, source.redrawn, third[source.index]
+    for _ in range(1 if device == "cpu" else 5):  # on CUDA, until all is recorded
+        source.fill()
+    completed, redrawn, observed = (on_cpu(found) for found in (source.pool, source.redrawn, source.observed))
+    index = source.index.cpu()
+    third = third[index]
     patterns = [
         {"u": torch.tensor([1.0, 0.0]), "c": torch.tensor(2)},
         {"u": pc.Observed(torch.tensor([1.0, 0.0]), torch.tensor([True, False]))},
@@ -249,10 +264,11 @@ def test_completion_draws_from_the_posterior_for_every_pattern():
     assert bool((torch.stack(list(rows_with.values())).sum(0) == 1).all())
     assert bool(rows_with["w"][third == 0].all())  # nothing else is missing there
     for name, some in rows_with.items():
-        assert torch.equal(redrawn[name][some], ~source.observed[name][source.index][some])
+        assert torch.equal(redrawn[name][some], ~observed[name][index][some])
 
 
-def test_warm_completion_goes_on_where_it_stopped():
+@pytest.mark.parametrize("device", DEVICES)
+def test_warm_completion_goes_on_where_it_stopped(device):
     """One step at a time: after many passes what is kept has the posterior's law; one step from random has not."""
     pair = Pairwise({"u": pc.Binary(2), "c": pc.Categorical(3), "w": pc.Binary(2)}, seed=5, strength=1.5)
     finite, rows = exact.enumerate_model(pair.model), 20_000
@@ -262,15 +278,16 @@ def test_warm_completion_goes_on_where_it_stopped():
     given = {"u": pc.Observed(torch.tensor([1.0, 0.0]), torch.tensor([True, False]))}
     counts = {}
     for warm in ((), ("u", "c", "w")):
-        source = pc.Learner(pair.model, data, completion_steps=1, batch_size=rows // 2, warm=warm).completion
+        model = pair.model.to(device)
+        source = pc.Learner(model, data, completion_steps=1, batch_size=rows // 2, warm=warm).completion
         for _ in range(60):
             source.fill()
-        counts[warm] = torch.bincount(state_index(finite, source.pool), minlength=finite.limiting().numel())
+        counts[warm] = torch.bincount(state_index(finite, on_cpu(source.pool)), minlength=finite.limiting().numel())
     assert_fits(counts["u", "c", "w"], finite.posterior(given))
     with pytest.raises(AssertionError, match="chi-square"):
         assert_fits(counts[()], finite.posterior(given))
     kept = {name: value.clone() for name, value in source.kept.items()}
-    state, mask = source._started(torch.arange(50))
+    state, mask = source._started(torch.arange(50, device=device))
     for name, value in kept.items():
         assert torch.equal(state[name], torch.where(mask[name], source.examples[name][:50], value[:50]))
 

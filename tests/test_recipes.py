@@ -20,7 +20,7 @@ import paracond as pc
 from paracond import cli, exact
 from paracond.noise import Flips
 from paracond.recipes import chain_length, demo, ising, rbm
-from paracond.results import Metric, Outcome
+from paracond.results import Metric, Outcome, commit
 
 ROOT = Path(__file__).parents[1]
 FIELDS = {"experiment", "command", "commit", "hardware", "seconds", "metrics"}
@@ -101,6 +101,14 @@ def test_bad_commands_are_refused(arguments, capsys):
 def test_a_missing_device_is_named(tmp_path):
     with pytest.raises(SystemExit, match="paracond: --device cuda, but torch finds no CUDA device"):
         cli.main(["reproduce", "ising", "--quick", "--out", str(tmp_path), "--device", "cuda"])
+
+
+def test_a_commit_that_is_told_wins(monkeypatch):
+    monkeypatch.delenv("PARACOND_COMMIT", raising=False)
+    found = commit()
+    assert found is None or re.fullmatch(r"[0-9a-f]{12}\+?", found)
+    monkeypatch.setenv("PARACOND_COMMIT", "0123456789ab")
+    assert commit() == "0123456789ab" == Outcome("x", [], 1.0).record()["commit"]
 
 
 def test_goals_have_a_direction():

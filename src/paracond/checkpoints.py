@@ -56,6 +56,8 @@ def fit(
     the checkpoint in `folder` if there is one. `on_step(info)` is called after each update. A NonFiniteError leaves the
     last checkpoint as it is, to resume from with other settings, and the state at that moment in `folder`/fault.
     """
+    if minutes is not None and not minutes >= 0:
+        raise InputError(f"minutes must not be negative, found {minutes}")
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     place = None if folder is None else Path(folder)
     _begin(learner, place, resume)

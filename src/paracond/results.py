@@ -121,8 +121,11 @@ def command() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source tree that runs, with + where it has changes. A copy without its history is told by
-    $PARACOND_COMMIT; else it is None there."""
+    """The commit of the source tree that runs, with + where it has changes, or None for a copy without its history.
+    $PARACOND_COMMIT overrides it, for a copy whose history is another's."""
+    told = os.environ.get("PARACOND_COMMIT")
+    if told:
+        return told
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -134,7 +137,7 @@ def commit() -> str | None:
         changed = "+" if git("status", "--porcelain", "--", ".") else ""
         return git("rev-parse", "--short=12", "HEAD") + changed
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("PARACOND_COMMIT")
+        return None
 
 
 def hardware(device: str) -> str:

@@ -34,7 +34,7 @@ from paracond.recipes.images import (
     variables_of,
 )
 from paracond.results import Metric, Outcome, choose_device, plain
-from paracond.state import InputError
+from paracond.state import InputError, at_least
 
 TRIAL = 10_000  # images for FIDs while training: fewer images give a larger value, so no goal is met by it too early
 
@@ -46,10 +46,12 @@ class Experiment:
     name: str
     load: Callable[..., pc.Data]
     presets: dict[str, Design]
-    few_labels: dict | None
+    few_labels: dict
     """what few labels change in a design"""
     paper: dict[str, float]
     goals: dict[str, float]
+    half_pixels: bool = False
+    """whether the extras include a model learned from images with half of their pixels missing"""
 
 
 @dataclass
@@ -75,6 +77,8 @@ class Session:
 
 def run(experiment: Experiment, config: Config) -> Outcome:
     began = time.perf_counter()
+    updates = 1 if config.updates is None else config.updates
+    at_least({"--updates": (updates, 1), "--generated": (config.generated, 2)})
     session = open_session(experiment, config)
     design = chosen(experiment, config)
     if config.model is None:
@@ -83,10 +87,12 @@ def run(experiment: Experiment, config: Config) -> Outcome:
     else:
         model, milestones = saved(session, design), None
     judge(session, model, milestones)
-    if session.device == "cuda" and not config.quick:
+    if session.device == "cuda" and config.stopwatch and not config.quick:
         stopwatch(session, design, model)
-    if config.extras and experiment.few_labels is not None:
-        extras(session, replace(design, **experiment.few_labels), design)
+    if config.extras:
+        from_few_labels(session, replace(design, **experiment.few_labels))
+    if config.extras and experiment.half_pixels:
+        from_half_pixels(session, replace(design, updates=design.updates // 4, completion_steps=4, shifts=0))
     seconds = time.perf_counter() - began
     details = {"design": asdict(design), "milestones": milestones.found if milestones else []}
     if session.fid is not None:
@@ -103,7 +109,7 @@ def chosen(experiment: Experiment, config: Config) -> Design:
     design = experiment.presets[config.preset]
     if config.quick:
         design = small(design)
-    return replace(design, updates=config.updates) if config.updates else design
+    return design if config.updates is None else replace(design, updates=config.updates)
 
 
 def open_session(experiment: Experiment, config: Config) -> Session:
@@ -177,8 +183,8 @@ def judge(session: Session, model: pc.JointModel, milestones: Milestones | None)
 
 def judge_images(session: Session, model: pc.JointModel) -> None:
     assert session.fid is not None
-    count = session.config.generated
-    classes = session.train.state["c"][:count].to(session.device)
+    classes = session.train.state["c"][: session.config.generated].to(session.device)
+    count = len(classes)
     state = generate(model, classes)
     score = session.fid.score(shown(model, state))
     session.add(
@@ -214,19 +220,23 @@ def stopwatch(session: Session, design: Design, model: pc.JointModel) -> None:
     session.add("seconds_30k_images", time.perf_counter() - began, "lower", "100 sweeps, start to finish, images back")
 
 
-def extras(session: Session, few: Design, design: Design) -> None:
-    """The same model from fewer labels, and from images with missing pixels."""
-    few = small(few) if session.config.quick else few
+def extra(session: Session, name: str, design: Design, data: pc.Data) -> pc.JointModel:
+    """A model learned from less."""
+    learner = make_learner(design, data, session.engine(), session.config.seed)
+    train(learner, design.updates, session.config.out / f"checkpoint_{name}", session.config, None)
+    return learner.averaged
+
+
+def from_few_labels(session: Session, design: Design) -> None:
+    design = small(design) if session.config.quick else design
     for name, data in label_sets(session):
-        learner = make_learner(few, data, session.engine(), session.config.seed)
-        train(learner, few.updates, session.config.out / f"checkpoint_{name}", session.config, None)
-        found = test_accuracy(learner.averaged, session.test)
+        found = test_accuracy(extra(session, name, design, data), session.test)
         session.add(f"accuracy_{name}", found, "higher", f"{int(data.mask['c'].sum())} labels known")
+
+
+def from_half_pixels(session: Session, design: Design) -> None:
     hidden = pc.datasets.hide(session.train, {"x": 0.5}, coordinates=True, seed=session.config.seed)
-    partial = replace(design, updates=design.updates // 4, completion_steps=4, shifts=0)
-    learner = make_learner(partial, hidden, session.engine(), session.config.seed)
-    train(learner, partial.updates, session.config.out / "checkpoint_half_pixels", session.config, None)
-    model = learner.averaged
+    model = extra(session, "half_pixels", design, hidden)
     found = test_accuracy(model, session.test)
     session.add("accuracy_half_pixels", found, "higher", "half of the pixels missing at random in training")
     if session.fid is not None:

@@ -19,7 +19,7 @@ from paracond.recipes.images import Config as ImagesConfig
 from paracond.recipes.images import Design, bits, make_learner, quality, shown, small, test_accuracy, usage
 from paracond.recipes.images_experiment import TRIAL, Session
 from paracond.results import Outcome, RecipeConfig, plain
-from paracond.state import InputError
+from paracond.state import InputError, at_least
 
 CHANGES: dict[str, dict] = {
     "base": {},
@@ -70,6 +70,9 @@ class Config(RecipeConfig):
 
 
 def main(config: Config) -> Outcome:
+    if not config.only:
+        raise InputError(f"--only names no lever; there are {', '.join(CHANGES)}")
+    at_least({"--updates": (config.updates, 1)})
     unknown = [name for name in config.only if name not in CHANGES]
     if unknown:
         raise InputError(f"no lever is called {unknown[0]!r}; there are {', '.join(CHANGES)}")
@@ -80,8 +83,8 @@ def main(config: Config) -> Outcome:
     base = replace(experiment.presets["best"], updates=config.updates)
     for name in config.only:
         try_out(session, name, replace(base, **CHANGES[name]))
-    outcome = Outcome("levers", session.metrics, time.perf_counter() - began, plain(config), session.device)
-    outcome.write(config.out)
+        outcome = Outcome("levers", session.metrics, time.perf_counter() - began, plain(config), session.device)
+        outcome.write(config.out)  # each time: a run that is stopped has measured the levers before
     about = f"{config.dataset}, {config.updates} updates each, changed in one way at a time from {base}"
     pictures.page("Which levers matter", about, outcome, session.figures).write(config.out)
     return outcome

@@ -42,6 +42,7 @@ EXPERIMENT = images_experiment.Experiment(
         "update_speedup": 3.0,
         "update_over_floor": 4.0,
     },
+    half_pixels=True,
 )
 
 

@@ -100,7 +100,7 @@ def train(config: Train) -> str:
     if config.labels is not None:
         data = pc.datasets.keep_labels(data, config.labels, config.seed)
     design = experiment.presets[config.preset]
-    if config.labels is not None and experiment.few_labels is not None:
+    if config.labels is not None:
         design = replace(design, **experiment.few_labels)
     if config.updates is not None:
         at_least({"--updates": (config.updates, 1)})
@@ -110,10 +110,16 @@ def train(config: Train) -> str:
     box = images.Config(resume=config.resume, minutes=config.minutes)
     try:
         images.train(learner, design.updates, config.folder / "checkpoint", box, None)
-    finally:  # also of a training that will go on
-        learner.averaged.save(config.folder / "model", dtype=torch.bfloat16)
-        print(f"model: {config.folder / 'model'}")
+    except (images.Unfinished, KeyboardInterrupt):  # it will go on, and can be asked already
+        _keep(learner, config.folder)
+        raise
+    _keep(learner, config.folder)
     return f"done: {design.updates} updates"
+
+
+def _keep(learner: pc.Learner, folder: Path) -> None:
+    learner.averaged.save(folder / "model", dtype=torch.bfloat16)
+    print(f"model: {folder / 'model'}")
 
 
 def sample(config: Sample) -> str:
@@ -140,6 +146,7 @@ def sample(config: Sample) -> str:
 
 
 def classify(config: Classify) -> str:
+    at_least({"--sweeps": (1 if config.sweeps is None else config.sweeps, 1)})
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
     given, truth = _given(model, config.given), None
     if config.dataset is not None:
@@ -243,6 +250,8 @@ def _is_picture(family: pc.Family) -> bool:
 
 
 def _picture(shown: Tensor):
+    """Rows of ten, at most twenty of them; the last is filled up with blanks."""
     columns = min(10, len(shown))
-    rows = [row for row in shown.split(columns) if len(row) == columns]
-    return grid([row.mean(1, keepdim=True) for row in rows[:20]])
+    grey = shown[: 20 * columns].mean(1, keepdim=True)
+    blanks = grey.new_zeros(-len(grey) % columns, *grey.shape[1:])
+    return grid(torch.cat([grey, blanks]).split(columns))
