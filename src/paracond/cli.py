@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from paracond.recipes import chain_length, demo, fashion, ising, levers, mnist, use
+from paracond.recipes import chain_length, demo, faces, fashion, ising, levers, mnist, use
 from paracond.recipes.images import Unfinished
 from paracond.state import InputError
 
@@ -27,6 +27,7 @@ RECIPES = {
     "chain-length": chain_length,
     "mnist": mnist,
     "fashion": fashion,
+    "faces": faces,
     "levers": levers,
 }
 USES: dict[type, Callable[[Any], str]] = {use.Train: use.train, use.Sample: use.sample, use.Classify: use.classify}
@@ -47,6 +48,7 @@ class Reproduce:
         | Annotated[chain_length.Config, tyro.conf.subcommand("chain-length")]
         | Annotated[mnist.Config, tyro.conf.subcommand("mnist")]
         | Annotated[fashion.Config, tyro.conf.subcommand("fashion")]
+        | Annotated[faces.Config, tyro.conf.subcommand("faces")]
         | Annotated[levers.Config, tyro.conf.subcommand("levers")]
     )
 
