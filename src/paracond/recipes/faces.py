@@ -242,7 +242,7 @@ def generation(session: Session, model: pc.JointModel) -> None:
         session.add("fid", score.value, "lower", about)
         reconstructions(session, model, session.fid)
     state = tasks.generate(model, session.attributes(session.most(36, 12), seed=1), session.most(100))
-    figure = pictures.samples(tasks.shown(model, state), tasks.masks(model, state["s"]))
+    figure = pictures.samples(tasks.shown(model, state), tasks.shown_masks(model, state))
     session.show("Generated", "Images and segmentations, given attributes of training faces; 100 sweeps.", figure)
 
 
@@ -360,7 +360,8 @@ def switching(session: Session, model: pc.JointModel) -> None:
             key, value, "higher", f"{name} off and on, {len(attributes)} pairs; the judge is right in {right:.1%}"
         )
         some = slice(0, 12)
-        shown = [(image[some].cpu(), tasks.masks(model, s["s"][some])) for image, s in zip(images, pair, strict=True)]
+        seen = [{k: v[some] for k, v in state.items()} for state in pair]
+        shown = [(image[some].cpu(), tasks.shown_masks(model, s)) for image, s in zip(images, seen, strict=True)]
         session.show(
             f"{name} off and on", "All else equal (fig:celeba_cond).", pictures.switch(shown[0], shown[1], name)
         )

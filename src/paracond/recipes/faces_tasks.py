@@ -57,6 +57,14 @@ def shown(model: pc.JointModel, state: pc.State) -> Tensor:
     return torch.cat(means).float().clamp(0, 1)
 
 
+@torch.no_grad()
+def shown_masks(model: pc.JointModel, state: pc.State) -> Tensor:
+    """The segmentations of a state: the decisions of p(s | rest), as 18 masks (a draw has single pixels astray)."""
+    with model.asked():
+        law = model("s", {k: state[k] for k in model.reads("s")})
+    return masks(model, model.variables["s"].decide(law.mean))
+
+
 def portraits(
     model: pc.JointModel, attributes: Tensor, sweeps: int = 100, seed: int = 0, chunk: int | None = None
 ) -> Tensor:
