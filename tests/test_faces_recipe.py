@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
+from matplotlib import image
 from test_faces import write_npz
 
 import paracond as pc
@@ -77,6 +79,30 @@ def test_what_is_missing_is_completed(design, folder):
     started = [start is not None for start in (learner.model.conditional(n).start for n in "xscyz")]
     assert started == [bool(design.start), False, False, False, False]
     assert sum(learner.updates.values()) == 6
+
+
+def test_single_attributes_by_name_on_the_command_line(tmp_path, monkeypatch, capsys):
+    """Coordinates by name or number; the others are drawn. Pictures keep their colours."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    make_model(small(BEST)).save("faces")
+    (tmp_path / "faces" / "names.json").write_text(json.dumps({"c": [f"a{k}" for k in range(39)] + ["Glasses"]}))
+    options = ["--rows", "12", "--sweeps", "1", "--device", "cpu", "--out", "drawn"]
+    cli.main(["sample", "faces", "--given", "c[Glasses]=1", "c[3]=0,1,1,1,1,1,1,1,1,1,1,1", *options])
+    drawn = np.load("drawn/samples.npz")
+    assert (drawn["c"][:, 39] == 1).all() and drawn["c"][:, 3].tolist() == [0] + [1] * 11
+    assert 0 < drawn["c"][:, [0, 1, 2]].mean() < 1
+    red = np.zeros((64, 64, 3), np.uint8)
+    red[..., 0] = 255
+    image.imsave("red.png", red)
+    cli.main(["sample", "faces", "--given", "x=red.png", *options[2:]])
+    assert np.load("drawn/samples.npz")["x"][0, :, 5, 5].tolist() == [1, 0, 0]
+    assert image.imread("drawn/samples.png")[..., 0].mean() > image.imread("drawn/samples.png")[..., 1].mean()
+    cli.main(["classify", "faces", "--given", "x=red.png", "--want", "c", "--sweeps", "2", "--device", "cpu"])
+    header, row = (tmp_path / "runs" / "decisions.csv").read_text().splitlines()
+    assert header.split(",")[-1] == "Glasses" and len(row.split(",")) == 41
+    with pytest.raises(SystemExit, match=r"c\[Hat\]: a coordinate is a number from 0 to 39 or one of a0, a1"):
+        cli.main(["sample", "faces", "--given", "c[Hat]=1"])
 
 
 def test_quick_sets_have_both_kinds(folder):

@@ -618,9 +618,12 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
         (["sample", "{model}", "--given", "x=bad.npy"], "x=bad.npy cannot be read"),
         (["sample", "{model}", "--given", "x=bad.png"], "x=bad.png cannot be read"),
         (["sample", "{model}", "--given", "x=large.png"], r"x=large.png has \[5, 7\] pixels, the model wants"),
-        (["classify", "{model}", "--given", "c=1", "--want", "z"], "'z' is Binary.* only a categorical group"),
+        (["sample", "{model}", "--given", "x[3]=1"], r"x\[3\]: only flat groups have such coordinates; 'x' is Binary"),
+        (["sample", "{model}", "--given", "z[99]=1"], r"z\[99\]: a coordinate is a number from 0 to \d+$"),
+        (["sample", "{model}", "--given", "z[big]=1"], r"z\[big\]: a coordinate is a number from 0 to \d+$"),
+        (["sample", "{model}", "--given", "z[0]=much"], r"z\[0\]=much: neither numbers nor"),
         (["classify", "{model}"], "nothing is given: say --given NAME=VALUE, or --dataset"),
-        (["classify", "{model}", "--given", "c=1", "--want", "x"], "'x' is Binary.* only a categorical group"),
+        (["classify", "{model}", "--given", "c=1", "--want", "x"], "'x' is Binary.* only a class or flat"),
     ],
 )
 def test_bad_commands_name_what_is_wrong(words, message, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ held-out test faces, but for the FID, which compares generated images with the t
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +24,7 @@ from paracond.metrics import FID, Extractor, accuracy
 from paracond.recipes import faces_baselines as baselines
 from paracond.recipes import faces_report as pictures
 from paracond.recipes import faces_tasks as tasks
-from paracond.recipes import images_report, timing
+from paracond.recipes import images_report, timing, use
 from paracond.recipes.faces_model import BEST, PAPER, Design, make_learner, small
 from paracond.recipes.images import Milestones, train
 from paracond.results import Metric, Outcome, RecipeConfig, choose_device, plain
@@ -123,7 +124,7 @@ def main(config: Config) -> Outcome:
     session = open_session(config, design)
     if config.model is None:
         model, milestones = trained(session, design)
-        model.save(config.out / "model", dtype=torch.bfloat16, at_most=8 * 2**20)
+        keep(model, session)
     else:
         model, milestones = saved(config, session.device), None
     judge(session, model)
@@ -140,6 +141,13 @@ def main(config: Config) -> Outcome:
     about = f"p(x, s, c, y, z) of {len(session.train):,} faces, preset {config.preset}: {design}"
     images_report.page(title, about, outcome, session.figures).write(config.out)
     return outcome
+
+
+def keep(model: pc.JointModel, session: Session) -> None:
+    """The model, in files of at most 8 MiB, and what its attributes are called (see `use`)."""
+    folder = session.config.out / "model"
+    model.save(folder, dtype=torch.bfloat16, at_most=8 * 2**20)
+    (folder / use.NAMES).write_text(json.dumps({"c": list(session.names)}))
 
 
 def chosen(config: Config) -> Design:

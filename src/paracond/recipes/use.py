@@ -1,13 +1,16 @@
 """What the command line does with a model: train one of the recipes', sample from a saved one, decide with it.
 
 What is known is said as NAME=VALUE: a number (the same in every row), numbers with commas between them (one per row),
-or a file: .npy, or a picture (.png: grey values, white is 1; over one half is 1 where pixels are binary). Of pictures,
-perhaps only one half is seen.
+or a file: .npy, or a picture (.png: white is 1; over one half is 1 where pixels are binary). Of pictures, perhaps only
+one half is seen. NAME[COORDINATE]=VALUE is one coordinate of a flat group, by its number or, where the model's folder
+has a `names.json` ({"NAME": [names]}), by its name.
 """
 
 from __future__ import annotations
 
 import csv
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +31,8 @@ from paracond.results import choose_device
 from paracond.state import InputError, at_least
 
 Device = Literal["auto", "cpu", "cuda"]
+NAMES = "names.json"
+COORDINATE = re.compile(r"([^\[\]]+)\[([^\[\]]+)\]")
 Seen = Literal["all", "top", "bottom", "left", "right"]
 
 
@@ -62,7 +67,7 @@ class Sample:
 
     model: Annotated[Path, tyro.conf.Positional]
     given: tuple[str, ...] = ()
-    """what is known, as NAME=VALUE"""
+    """what is known, as NAME=VALUE or NAME[COORDINATE]=VALUE"""
     seen: Seen = "all"
     """which part of the pictures among it"""
     rows: int = 100
@@ -79,7 +84,7 @@ class Classify:
 
     model: Annotated[Path, tyro.conf.Positional]
     given: tuple[str, ...] = ()
-    """what is known, as NAME=VALUE"""
+    """what is known, as NAME=VALUE or NAME[COORDINATE]=VALUE"""
     seen: Seen = "all"
     """which part of the pictures among it"""
     dataset: Literal["mnist", "fashion"] | None = None
@@ -125,7 +130,7 @@ def _keep(learner: pc.Learner, folder: Path) -> None:
 def sample(config: Sample) -> str:
     at_least({"--rows": (config.rows, 1), "--sweeps": (config.sweeps, 0)})
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
-    given = {name: _rows(value, config.rows) for name, value in _given(model, config.given).items()}
+    given = _given(model, config.given, _names(config.model), config.rows)
     rows = min(config.rows, 64)
     engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, rows=rows, sweeps=1, engine=engine))
     seen = _seen(model, given, config.seen)
@@ -148,46 +153,95 @@ def sample(config: Sample) -> str:
 def classify(config: Classify) -> str:
     at_least({"--sweeps": (1 if config.sweeps is None else config.sweeps, 1)})
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
-    given, truth = _given(model, config.given), None
+    names = _names(config.model)
+    given, truth = _given(model, config.given, names), None
     if config.dataset is not None:
         test = EXPERIMENTS[config.dataset].load("test", folder=config.data)
-        given["x"], truth = test.state["x"], test.state["c"]
+        given["x"], truth = pc.Observed(test.state["x"]), test.state["c"]
     if not given:
         raise InputError("nothing is given: say --given NAME=VALUE, or --dataset")
     model.check_names([config.want])
-    if not isinstance(model.variables[config.want], pc.Categorical) or model.variables[config.want].event_shape:
-        raise InputError(f"{config.want!r} is {model.variables[config.want]}: only a categorical group is decided here")
+    family = model.variables[config.want]
+    one_class = isinstance(family, pc.Categorical) and not family.event_shape
+    if not one_class and not (isinstance(family, pc.Binary) and len(family.event_shape) == 1):
+        raise InputError(f"{config.want!r} is {family}: only a class or flat binary values are decided here")
     pc.Engine(model.device).settle(lambda: pc.sample(model, rows=64, sweeps=1))
     seen, until = _seen(model, given, config.seen), config.sweeps or "converged"
     answer = pc.query(model, seen, [config.want], until=until, seed=config.seed)
     probabilities, decided = answer.probabilities[config.want].cpu(), answer.decisions[config.want].cpu()
-    _write_table(config.out, decided, probabilities)
+    if one_class:
+        pairs = zip(decided.tolist(), probabilities.amax(-1).tolist(), strict=True)
+        _write_table(config.out, ["decision", "probability"], [[k, f"{p:.4f}"] for k, p in pairs])
+    else:
+        columns = names.get(config.want, [f"{config.want}[{k}]" for k in range(decided.shape[1])])
+        _write_table(config.out, columns, [[f"{p:.4f}" for p in row] for row in probabilities.tolist()])
     text = f"{len(decided)} decisions: {config.out}"
     return text if truth is None else f"{text}\naccuracy: {accuracy(decided, truth):.4f}"
 
 
-def _write_table(path: Path, decided: Tensor, probabilities: Tensor) -> None:
+def _write_table(path: Path, columns: list[str], rows: list[list]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["row", "decision", "probability"])
-        for row, (k, p) in enumerate(zip(decided.tolist(), probabilities.amax(-1).tolist(), strict=True)):
-            table.writerow([row, k, f"{p:.4f}"])
+        table.writerow(["row", *columns])
+        table.writerows([k, *row] for k, row in enumerate(rows))
 
 
-def _given(model: pc.JointModel, words: tuple[str, ...]) -> dict[str, Tensor]:
-    return {name: _value(model, name, text) for name, text in (_split(word) for word in words)}
+def _names(folder: Path) -> dict[str, list[str]]:
+    """What the coordinates of a model's groups are called, if its folder says so."""
+    path = folder / NAMES
+    try:
+        return json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}") from None
 
 
-def _seen(model: pc.JointModel, given: dict[str, Tensor], seen: Seen) -> dict[str, Tensor | pc.Observed]:
+def _given(
+    model: pc.JointModel, words: tuple[str, ...], names: dict[str, list[str]], rows: int | None = None
+) -> dict[str, pc.Observed]:
+    """Everything that was said, with `rows` rows where it has only one; coordinates of one group come together."""
+    found: dict[str, pc.Observed] = {}
+    for word in words:
+        name, text = _split(word)
+        single = COORDINATE.fullmatch(name)
+        if single is None:
+            said = pc.Observed(_value(model, name, text))
+        else:
+            name, key = single[1], single[2]
+            said = _single(model, name, key, text, names)
+        found[name] = _both(found[name], said) if name in found else said
+    return {name: pc.Observed(_rows(each.value, rows or 1), each.mask) for name, each in found.items()}
+
+
+def _single(model: pc.JointModel, name: str, key: str, text: str, names: dict[str, list[str]]) -> pc.Observed:
+    """One coordinate of a flat group."""
+    model.check_names([name])
+    shape, called = model.variables[name].event_shape, names.get(name, [])
+    if len(shape) != 1:
+        raise InputError(f"{name}[{key}]: only flat groups have such coordinates; {name!r} is {model.variables[name]}")
+    index = called.index(key) if key in called else int(key) if key.isdigit() else -1
+    if not 0 <= index < shape[0]:
+        known = f" or one of {', '.join(called)}" if called else ""
+        raise InputError(f"{name}[{key}]: a coordinate is a number from 0 to {shape[0] - 1}{known}")
+    return pc.Observed(_numbers(f"{name}[{key}]", text, shape), torch.arange(shape[0]) == index)
+
+
+def _both(first: pc.Observed, second: pc.Observed) -> pc.Observed:
+    """Some coordinates of a group, and others."""
+    if first.mask is None or second.mask is None:
+        return second
+    return pc.Observed(torch.where(second.mask, second.value, first.value), first.mask | second.mask)
+
+
+def _seen(model: pc.JointModel, given: dict[str, pc.Observed], seen: Seen) -> dict[str, pc.Observed]:
     """What is given, of pictures only the part that is seen."""
     pictures = [name for name in given if _is_picture(model.variables[name])]
     if seen != "all" and not pictures:
         raise InputError(f"--seen {seen} needs a picture among what is given")
-    found: dict[str, Tensor | pc.Observed] = dict(given)
+    found = dict(given)
     for name in pictures:
         shape = model.variables[name].event_shape
-        found[name] = pc.Observed(given[name], _part(shape[-2:], seen).expand(shape))
+        found[name] = pc.Observed(given[name].value, _part(shape[-2:], seen).expand(shape))
     return found
 
 
@@ -214,12 +268,17 @@ def _value(model: pc.JointModel, name: str, text: str) -> Tensor:
         return _read(name, path, lambda: torch.as_tensor(np.load(path, allow_pickle=False)))
     if path.suffix == ".png":
         _must_exist(name, path)
-        grey = _read(name, path, lambda: torch.as_tensor(image.imread(path)).float())
-        grey = grey[..., :3].mean(-1) if grey.ndim == 3 else grey
-        if grey.shape != shape[-2:]:
-            raise InputError(f"{name}={path} has {list(grey.shape)} pixels, the model wants {list(shape[-2:])}")
-        grey = (grey > 0.5).float() if isinstance(model.variables[name], pc.Binary) else grey
-        return grey.expand(1, *shape)
+        pixels = _read(name, path, lambda: torch.as_tensor(image.imread(path)).float())
+        if pixels.shape[:2] != shape[-2:]:
+            raise InputError(f"{name}={path} has {list(pixels.shape[:2])} pixels, the model wants {list(shape[-2:])}")
+        pixels = pixels[..., :3].permute(2, 0, 1) if pixels.ndim == 3 else pixels.unsqueeze(0)
+        pixels = pixels.mean(0, keepdim=True) if len(shape) < 3 or shape[0] == 1 else pixels
+        pixels = (pixels > 0.5).float() if isinstance(model.variables[name], pc.Binary) else pixels
+        return pixels.expand(1, *shape)
+    return _numbers(name, text, shape)
+
+
+def _numbers(name: str, text: str, shape: tuple[int, ...]) -> Tensor:
     try:
         numbers = torch.tensor([float(part) for part in text.split(",")])
     except ValueError:
@@ -252,6 +311,6 @@ def _is_picture(family: pc.Family) -> bool:
 def _picture(shown: Tensor):
     """Rows of ten, at most twenty of them; the last is filled up with blanks."""
     columns = min(10, len(shown))
-    grey = shown[: 20 * columns].mean(1, keepdim=True)
-    blanks = grey.new_zeros(-len(grey) % columns, *grey.shape[1:])
-    return grid(torch.cat([grey, blanks]).split(columns))
+    some = shown[: 20 * columns]
+    blanks = some.new_full((-len(some) % columns, *some.shape[1:]), float(some.shape[1] == 3))  # white, either way
+    return grid(torch.cat([some, blanks]).split(columns))
