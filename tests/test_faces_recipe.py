@@ -77,7 +77,7 @@ def test_what_is_missing_is_completed(design, folder):
     learner.fit(6)
     assert set(learner.completion.missing) == {"s", "c", "y", "z"}
     started = [start is not None for start in (learner.model.conditional(n).start for n in "xscyz")]
-    assert started == [bool(design.start), False, False, False, False]
+    assert started == [bool(design.start), False, bool(design.start), False, False]
     assert sum(learner.updates.values()) == 6
 
 

@@ -265,7 +265,7 @@ def test_a_binary_start_draws_zeros_and_ones():
     variables = {"x": pc.Binary((1, 2, 2)), "c": pc.Categorical(2)}
     start = pc.networks.components(variables, "x", ["c"], rank=1)
     start.means.data[1:] = torch.tensor([[0.0], [1.0]])
-    drawn = start.sample({"c": torch.eye(2).repeat(2000, 1)}, torch.Generator().manual_seed(0))
+    drawn = start.sample({"c": torch.eye(2).repeat(2000, 1)}, torch.Generator().manual_seed(0), 4000)
     assert set(drawn.unique().tolist()) == {0.0, 1.0} and drawn.shape == (4000, 1, 2, 2)
     deviation = (start.directions[0].square() + 0.09).sqrt().detach()
     ones = torch.special.ndtr(0.5 / deviation).double()  # mean 1: over one half

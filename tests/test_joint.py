@@ -402,6 +402,27 @@ def test_weights_in_several_files(tmp_path):
     pc.JointModel.load(tmp_path)
 
 
+def test_starts_are_drawn_after_what_they_read():
+    """c begins as it comes in the data, or given what is known of it; x, which comes first in the model, given c."""
+    torch.manual_seed(0)
+    both = (torch.rand(4000) < 0.3).float()
+    c = torch.stack([both, both, (torch.rand(4000) < 0.5).float()], 1)  # two that are always equal
+    x = 10 * c[:, :1] + 0.1 * torch.randn(4000, 2)
+    variables = {"x": pc.Real(2), "c": pc.Binary(3)}
+    starts = {n: pc.networks.components(variables, n, reads, 2) for n, reads in (("x", ["c"]), ("c", []))}
+    networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
+    model = pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables})
+    model.fit_starts(pc.Data({"x": x, "c": c}))
+    state = model.start(4000, model.generator(0))
+    assert abs(float(state["c"][:, 0].mean()) - 0.3) < 0.05 and abs(float(state["c"][:, 2].mean()) - 0.5) < 0.05
+    assert float((state["c"][:, 0] == state["c"][:, 1]).float().mean()) > 0.97
+    torch.testing.assert_close(state["x"], 5 * state["c"][:, :2].sum(1, keepdim=True).expand(-1, 2), atol=1.0, rtol=0)
+    known = {"c": torch.tensor([0.0, 1.0, 0.0]).expand(4000, -1)}
+    told = model.start(4000, model.generator(0), known, {"c": torch.tensor([False, True, False]).expand(4000, -1)})
+    assert bool((told["c"][:, 1] == 1).all()) and float(told["c"][:, 0].mean()) > 0.97
+    assert abs(float(told["c"][:, 2].mean()) - 0.5) < 0.05
+
+
 def good():
     return {"x": torch.zeros(2, 3), "c": torch.tensor([0, 3]), "z": torch.zeros(2, 2, 2), "r": torch.zeros(2)}
 

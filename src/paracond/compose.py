@@ -120,8 +120,8 @@ class Renamed(nn.Module):
     def known(self, value: Tensor, mask: Tensor):
         return self.inner.known(value, mask)
 
-    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, part=None) -> Tensor:
-        return self.inner.sample(self._own(others), generator, part)
+    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part=None) -> Tensor:
+        return self.inner.sample(self._own(others), generator, rows, part)
 
     def evidence(self, others: Mapping[str, Tensor], part) -> Tensor:
         return self.inner.evidence(self._own(others), part)

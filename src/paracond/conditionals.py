@@ -30,8 +30,8 @@ class Start(Protocol):
     def known(self, value: Tensor, mask: Tensor) -> Any:
         """What `value`, where `mask` is true, says of the rest of x_i: for `sample` and `evidence`."""
 
-    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, part: Any = None) -> Tensor:
-        """One draw per row, `[batch, *event]`, given the known part of x_i if there is one."""
+    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: Any = None) -> Tensor:
+        """One draw per row, `[rows, *event]`, given the known part of x_i if there is one."""
 
     def evidence(self, others: Mapping[str, Tensor], part: Any) -> Tensor:
         """log p_0(known part of x_i | x_-i), `[batch]`, but for what does not depend on x_-i."""

@@ -186,10 +186,20 @@ class JointModel(nn.Module):
             likely = self._likely(name, {n: p for n, p in parts.items() if name in self.start_reads(n)}, state)
             if likely is not None:
                 state[name] = likely.redraw(state[name], mask.get(name), generator)
-        for name in [n for n in begun if n in missing]:
-            drawn = self._start(name).sample(self._encoded(self.start_reads(name), state), generator, parts.get(name))
+        for name in self._in_order([n for n in begun if n in missing]):
+            others, rows = self._encoded(self.start_reads(name), state), len(state[name])
+            drawn = self._start(name).sample(others, generator, rows, parts.get(name))
             state[name] = drawn.to(state[name].dtype)
         return {*begun, *read}
+
+    def _in_order(self, names: Sequence[str]) -> list[str]:
+        """Groups after those that their starts read (where they read each other, as they come)."""
+        ordered, left = [], list(names)
+        while left:
+            name = next((n for n in left if not set(self.start_reads(n)) & set(left)), left[0])
+            ordered.append(name)
+            left.remove(name)
+        return ordered
 
     @property
     def has_starts(self) -> bool:

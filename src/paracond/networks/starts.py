@@ -97,9 +97,11 @@ class Components(Network):
         self.requires_grad_(False)
 
     @torch.no_grad()
-    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, part: KnownPart | None = None) -> Tensor:
-        """One draw per row, `[batch, *shape]`, given the coordinates in `part`."""
-        mean = self._mean(others)
+    def sample(
+        self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: KnownPart | None = None
+    ) -> Tensor:
+        """One draw per row, `[rows, *shape]`, given the coordinates in `part`."""
+        mean = self._mean(others).expand(rows, -1)
         u = mean.new_empty(len(mean), len(self.directions)).normal_(generator=generator)
         e = torch.empty_like(mean).normal_(generator=generator)
         u = u if part is None else part.directions(mean, u)
@@ -124,6 +126,8 @@ class Components(Network):
 
     def _mean(self, others: Mapping[str, Tensor]) -> Tensor:
         """In the type of the parameters: low precision would show in the sums of squares."""
+        if not self.names:
+            return self.means
         given = [others[name].flatten(1).to(self.means.dtype) for name in self.names]
         return self.means[0] + torch.cat(given, 1) @ self.means[1:]
 
@@ -162,8 +166,8 @@ class KnownPart:
 
 
 def components(variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: int = 64) -> Components:
-    """The start of group `name` of a model with these variables, given the groups `reads`: with `rank` directions, but
-    fewer than the group has coordinates."""
+    """The start of group `name` of a model with these variables, given the groups `reads` (perhaps none): with `rank`
+    directions, but fewer than the group has coordinates."""
     if name not in variables:
         raise InputError(f"{name!r} is none of the variables {', '.join(variables)}")
     family = variables[name]
@@ -172,7 +176,7 @@ def components(variables: Mapping[str, Family], name: str, reads: Sequence[str],
     if not isinstance(family, (Real, Binary)):
         raise InputError(f"components are for Real and Binary groups; {name!r} is {family}")
     unknown = [k for k in reads if k not in variables or k == name]
-    if unknown or not reads:
-        raise InputError(f"the start of {name!r} must read other groups, found {', '.join(unknown) or 'none'}")
+    if unknown:
+        raise InputError(f"the start of {name!r} must read other groups, found {', '.join(unknown)}")
     inputs = {k: math.prod(variables[k].encoding_shape) for k in reads}
     return Components(inputs, family.event_shape, rank, isinstance(family, Binary))

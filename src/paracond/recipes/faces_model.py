@@ -11,7 +11,7 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
 - every group but x reads x and what it needs besides: attributes are then one pass on an image, and completion needs
   few steps;
 - all examples are seen mirrored half of the time;
-- a start for x given c (`networks.starts`), from which 100 sweeps are enough;
+- a start for c, and one for x given c (`networks.starts`), from which 100 sweeps are enough;
 - networks are residual and work on patches (`networks.pyramid`).
 """
 
@@ -51,7 +51,7 @@ class Design:
     sparse: bool = True
     """whether groups read only what they need"""
     start: int = 64
-    """directions of the start of x given c (0: chains begin at random)"""
+    """directions of the starts of x and c (0: chains begin at random)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.3, "s": 0.2, "c": 0.15, "y": 0.25, "z": 0.1})
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (4.0, 16.0)
@@ -126,9 +126,15 @@ def make_model(design: Design) -> pc.JointModel:
         if name == "c" and design.jitter:
             options["jitter"] = design.jitter
         network = pc.networks.scene_network(variables, name, **options)
-        start = pc.networks.components(variables, "x", ["c"], design.start) if name == "x" and design.start else None
-        conditionals[name] = pc.Conditional(family, network, start)
+        conditionals[name] = pc.Conditional(family, network, make_start(design, variables, name))
     return pc.JointModel(conditionals, dict(design.alpha))
+
+
+def make_start(design: Design, variables: Mapping[str, pc.Family], name: str) -> pc.networks.Components | None:
+    """Attributes begin as they come together in the data, and images given them."""
+    if not design.start or name not in ("x", "c"):
+        return None
+    return pc.networks.components(variables, name, ["c"] if name == "x" else [], design.start)
 
 
 def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
