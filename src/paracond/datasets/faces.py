@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,7 +113,9 @@ def _read_npz(path: Path) -> Faces:
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{path} is not a set of faces: {error}") from None
     parts = [packed[a:b] for a, b in itertools.pairwise(offsets)]
-    images = np.stack([_decoded(path, row, part) for row, part in enumerate(track(parts, "reading faces"))])
+    with ThreadPoolExecutor() as threads:  # decoding waits for no other Python code
+        pictures = [threads.submit(_decoded, path, row, part) for row, part in enumerate(parts)]
+        images = np.stack([picture.result() for picture in track(pictures, "reading faces")])
     segmentation, attributes = arrays
     if not len(images) == len(attributes) == len(test) >= len(segmentation):
         counts = f"{len(images)} pictures, {len(attributes)} rows of attributes, {len(test)} of the split"

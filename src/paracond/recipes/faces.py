@@ -49,6 +49,7 @@ GOALS = {
     "union_gain_fid": 0.0,
 }
 TRIAL = 5000  # images for FIDs while training
+LOOKS = (60, 180, 420, 900, 1800, 3600)  # seconds of training after which it is measured
 SWITCHED = ("Eyeglasses", "Male", "Smiling")
 
 
@@ -127,15 +128,34 @@ def main(config: Config) -> Outcome:
         keep(model, session)
     else:
         model, milestones = saved(config, session.device), None
-    judge(session, model)
+    return asked(session, design, model, milestones, began)
+
+
+def asked(
+    session: Session, design: Design, model: pc.JointModel, milestones: Milestones | None, began: float
+) -> Outcome:
+    """Everything that is measured, written down after each part: the later ones take long, and may fail elsewhere."""
+    config = session.config
+    parts: dict[str, Callable[[], None]] = {part.__name__: partial(part, session, model) for part in DIRECTIONS}
     if session.device == "cuda" and not config.quick and config.stopwatch:
-        stopwatch(session, design, model)
+        parts["stopwatch"] = partial(stopwatch, session, design, model)
     if config.union:
-        union(session, design)
+        parts["union"] = partial(union, session, design)
+    for name, part in parts.items():
+        since = time.perf_counter()
+        part()
+        print(f"  {name}: {time.perf_counter() - since:.0f} s", flush=True)
+        outcome = write(session, design, milestones, time.perf_counter() - began)
+    return outcome
+
+
+def write(session: Session, design: Design, milestones: Milestones | None, seconds: float) -> Outcome:
+    """The results and the report, of what there is so far."""
+    config = session.config
     details = {"design": asdict(design), "milestones": milestones.found if milestones else []}
     if session.fid is not None:
         details["fid_protocol"] = session.fid.extractor.protocol
-    outcome = Outcome("faces", session.metrics, time.perf_counter() - began, plain(config), session.device, details)
+    outcome = Outcome("faces", list(session.metrics), seconds, plain(config), session.device, details)
     outcome.write(config.out)
     title = "Faces: five groups, three kinds of supervision, every direction (section 5.4)"
     about = f"p(x, s, c, y, z) of {len(session.train):,} faces, preset {config.preset}: {design}"
@@ -201,7 +221,8 @@ def saved(config: Config, device: str) -> pc.JointModel:
 
 def trained(session: Session, design: Design) -> tuple[pc.JointModel, Milestones]:
     """The main model, measured while it learns."""
-    milestones = Milestones(lambda model: progress(session, model), session.config.out / "milestones.json")
+    path = session.config.out / "milestones.json"
+    milestones = Milestones(lambda model: progress(session, model), path, seconds=LOOKS)
     milestones.start(session.config.resume)
     learner = make_learner(design, session.train, session.engine(), session.config.seed)
     train(learner, design.updates, session.config.out / "checkpoint", session.config, milestones)
@@ -233,13 +254,6 @@ def whole_f1(session: Session, model: pc.JointModel) -> float:
 
 
 # --- every direction --------------------------------------------------------------------------------------------
-
-
-def judge(session: Session, model: pc.JointModel) -> None:
-    for step in (generation, reading, segmentation_control, demixing, switching, other_factors):
-        began = time.perf_counter()
-        step(session, model)
-        print(f"  {step.__name__}: {time.perf_counter() - began:.0f} s", flush=True)
 
 
 def generation(session: Session, model: pc.JointModel) -> None:
@@ -390,6 +404,9 @@ def other_factors(session: Session, model: pc.JointModel) -> None:
     some = slice(0, 12)
     figure = pictures.restored(small[some], large[some], grey[some], colours[some], truth[some])
     session.show("Super-resolution, colourisation", "One deterministic factor each, by `compose`.", figure)
+
+
+DIRECTIONS = (generation, reading, segmentation_control, demixing, switching, other_factors)
 
 
 # --- time -------------------------------------------------------------------------------------------------------

@@ -61,11 +61,11 @@ class Design:
     """completion goes on where it stopped when an example comes round again"""
     beside: bool = True
     """completion runs beside training, on a stream of its own"""
-    batch_size: int = 256
+    batch_size: int = 128
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
-    average: float = 0.9995
-    updates: int = 200_000
+    average: float = 0.9998
+    updates: int = 450_000
     segmented_share: float = 0.3
     """faces with segmentations are repeated until they make up this share"""
     mirrored: bool = True
