@@ -407,7 +407,7 @@ def test_the_recipes_run_in_small(name, preset, folder, capsys):
     assert {"accuracy_100_labels", "accuracy_1000_labels", "accuracy_tenth_of_labels"} <= found
     assert (name == "mnist") == ("accuracy_half_pixels" in found)
     page = (out / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 3
     assert pc.JointModel.load(out / "model").dtype == torch.float32
     again = folder / "again"
     cli.main(
@@ -473,7 +473,12 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
     assert ("fid_draws" in metrics) == (name == "mnist") == ("fid_half_pixels" in metrics)
     assert "accuracy_100_labels" in metrics
     assert metrics["fid"]["paper"] == changed.paper["fid"] and metrics["fid"]["goal"] == changed.goals["fid"]
-    assert (out / "report.html").read_text().count("data:image/png;base64,") == 3
+    assert (out / "report.html").read_text().count("data:image/png;base64,") == 4
+    assert {"fid_unconditional", "class_share_error"} <= set(metrics)
+    kept = (out / "milestones.json").read_bytes()
+    with pytest.raises(SystemExit, match="has a checkpoint: go on from it with --resume"):
+        cli.main(["reproduce", name, *options])
+    assert (out / "milestones.json").read_bytes() == kept  # a run that was refused leaves them as they were
 
 
 class Clock:
@@ -653,3 +658,46 @@ def test_labelled_examples_are_repeated():
     assert float(more.mask["c"].float().mean()) == pytest.approx(0.25, abs=0.01)
     assert set(more.state["c"][more.mask["c"]].tolist()) == set(range(10))
     assert images.balanced(data, 0.25) is data
+
+
+MODELS = Path(__file__).parents[1] / "models"
+
+
+@pytest.mark.parametrize("name, shape", [("mnist", (1, 28, 28)), ("fashion", (1, 28, 28))])
+def test_the_models_of_the_repository_can_be_asked(name, shape, capsys, tmp_path):
+    """They load, are small, have a card, draw what they are asked for, and their encoders read it back."""
+    folder = MODELS / name
+    assert all(path.stat().st_size <= 8 * 2**20 for path in folder.iterdir())
+    card = (folder / "README.md").read_text()
+    assert all(word in card for word in ("command", "commit", "hardware", "minutes", "FID", "Licence"))
+    cli.main(
+        ["sample", str(folder), "--given", "c=1,5,8,9", "--sweeps", "3", "--device", "cpu", "--out", str(tmp_path)]
+    )
+    drawn = {key: torch.as_tensor(value) for key, value in np.load(tmp_path / "samples.npz").items()}
+    assert drawn["x"].shape == (20, *shape) and drawn["c"].tolist() == classes
+    model = pc.JointModel.load(folder)
+    again = pc.query(model, {"x": images.shown(model, drawn)}, ["c"])  # one pass: p(c | x) reads the image alone
+    assert sum(again.decisions["c"].tolist()[k] == classes[k] for k in range(20)) >= 14  # by chance: 2
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion"])
+def test_committed_results_have_what_was_asked_for(name):
+    record = json.loads((MODELS.parent / "results" / f"{name}.json").read_text())
+    metrics = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    names = ("fid", "fid_floor", "accuracy", "minutes_to_paper", "accuracy_100_labels", "accuracy_1000_labels")
+    times = ("update_ms", "update_ms_eager", "update_ms_floor", "seconds_30k_images")
+    assert all(isinstance(metrics[key], float) for key in (*names, *times))
+    assert record["commit"] and "H200" in str(record["hardware"])
+
+
+@pytest.mark.gpu
+def test_the_stopwatch(folder):
+    """Every line of it, of a small design."""
+    config = images.Config(data=folder, out=folder / "out", quick=True, device="cuda")
+    design = images.small(mnist.EXPERIMENT.presets["best"])
+    session = images_experiment.open_session(mnist.EXPERIMENT, config, design)
+    model = images.make_model(design, binary=True).to("cuda")
+    images_experiment.stopwatch(session, design, model)
+    found = {metric.name: metric.value for metric in session.metrics}
+    names = ("update_ms", "update_ms_eager", "update_ms_floor", "update_speedup", "update_over_floor")
+    assert all(found[name] > 0 for name in (*names, "seconds_30k_images"))

@@ -21,6 +21,7 @@ from rich.progress import (
 
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds of silence before a bar appears
+LINES = 60.0  # seconds between lines, where there is no terminal
 quiet = False  # set in worker processes, which must not draw on their parent's terminal
 
 
@@ -40,16 +41,18 @@ def waiting(title: str) -> Iterator[None]:
 
 
 def track(work: Iterable[T], title: str, show: bool | None = None, start: int = 0) -> Iterator[T]:
-    """Iterate over `work`. `show` None means: on a terminal, once it has taken longer than `PATIENCE`.
+    """Iterate over `work`. `show` None means: a bar on a terminal, once it has taken longer than `PATIENCE`, and lines
+    elsewhere.
 
     `start` is how much was done before: it counts, but not for the rate.
     """
-    if show is None:
-        show = sys.stderr.isatty() and not quiet
-    if not show:
+    total = start + len(work) if isinstance(work, Sized) else None
+    if show is None and not sys.stderr.isatty() and not quiet:
+        yield from _lines(work, title, start, total)
+        return
+    if show is False or quiet:
         yield from work
         return
-    total = start + len(work) if isinstance(work, Sized) else None
     began = time.monotonic()
     bar = Progress(
         TextColumn("{task.description}"),
@@ -70,3 +73,15 @@ def track(work: Iterable[T], title: str, show: bool | None = None, start: int = 
             yield item
     finally:
         bar.stop()
+
+
+def _lines(work: Iterable[T], title: str, start: int, total: int | None) -> Iterator[T]:
+    """One line now and then, for a log."""
+    began = last = time.monotonic()
+    for done, item in enumerate(work):
+        now = time.monotonic()
+        if now - last >= LINES:
+            last, rate = now, done / (now - began)
+            left = "" if total is None else f" of {total}, {(total - start - done) / max(rate, 1e-9) / 60:.0f} min left"
+            print(f"{title}: {start + done}{left}, {rate:.3g}/s", file=sys.stderr, flush=True)
+        yield item

@@ -103,6 +103,18 @@ class RecipeConfig:
     """a smoke version of under a minute: too small to reach the goals"""
 
 
+@dataclass(frozen=True)
+class BoxedConfig(RecipeConfig):
+    """Those of recipes whose training comes in time boxes."""
+
+    resume: bool = False
+    """go on from the checkpoints in OUT"""
+    minutes: float | None = None
+    """end the training when the run has taken so long; --resume continues it"""
+    compile: bool = True
+    """fuse the networks with torch.compile (on CUDA only): a minute once, then updates take two thirds of the time"""
+
+
 def plain(config: RecipeConfig) -> dict:
     """A recipe's config as JSON."""
     return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(config).items()}

@@ -34,10 +34,10 @@ def write(folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor
     digests = [hashlib.sha256(payload).hexdigest() for payload in payloads]
     weights = [f"weights-{digest[:12]}.safetensors" for digest in digests]
     for name, payload in zip(weights, payloads, strict=True):
-        _replace(folder / name, payload)
+        replace_file(folder / name, payload)
     one = len(weights) == 1
     named = {"weights": weights[0] if one else weights, "sha256": digests[0] if one else digests}
-    _replace(folder / DESCRIPTION, json.dumps({**description, **named}, indent=1).encode())
+    replace_file(folder / DESCRIPTION, json.dumps({**description, **named}, indent=1).encode())
     for old in folder.iterdir():  # the former ones, and what a crash has left; never a user's own files
         if OURS.fullmatch(old.name) and old.name not in weights:
             old.unlink()
@@ -123,7 +123,7 @@ def _description(path: Path, expected_format: str) -> dict:
     return description
 
 
-def _replace(path: Path, payload: bytes) -> None:
+def replace_file(path: Path, payload: bytes) -> None:
     """Put a file in place in one rename, after its bytes have reached the disk and before anything that follows."""
     temporary = path.with_name(path.name + ".part")
     with open(temporary, "wb") as file:

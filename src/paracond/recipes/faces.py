@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 import paracond as pc
@@ -27,7 +26,8 @@ from paracond.recipes import faces_tasks as tasks
 from paracond.recipes import images_report, timing, use
 from paracond.recipes.faces_model import BEST, PAPER, Design, make_learner, small
 from paracond.recipes.images import Milestones, train
-from paracond.results import Metric, Outcome, RecipeConfig, choose_device, plain
+from paracond.recipes.notebook import Notebook
+from paracond.results import BoxedConfig, Outcome, choose_device
 from paracond.state import InputError
 
 PRESETS = {"best": BEST, "paper": PAPER}
@@ -54,7 +54,7 @@ SWITCHED = ("Eyeglasses", "Male", "Smiling")
 
 
 @dataclass(frozen=True)
-class Config(RecipeConfig):
+class Config(BoxedConfig):
     """Faces: images, segmentations, attributes and latents in one model (section 5.4)."""
 
     out: Path = Path("runs/faces")
@@ -63,10 +63,6 @@ class Config(RecipeConfig):
     preset: Literal["best", "paper"] = "best"
     model: Path | None = None
     """take this saved model instead of training one"""
-    resume: bool = False
-    """go on from the checkpoint in OUT"""
-    minutes: float | None = None
-    """end the training inside this time box; --resume continues it"""
     updates: int | None = None
     """instead of the preset's number"""
     compile: bool = False
@@ -79,29 +75,15 @@ class Config(RecipeConfig):
     """updates of two more trainings, on all faces and on complete ones only (0: none)"""
 
 
-@dataclass
-class Session:
-    """One run: where things are, and what has been found so far."""
+@dataclass(kw_only=True)
+class Session(Notebook):
+    """One run: the data, and what has been found so far."""
 
     config: Config
-    device: str
     train: pc.Data
     test: pc.Data
     names: tuple[str, ...]
     fid: FID | None
-    metrics: list[Metric] = field(default_factory=list)
-    figures: list[tuple[str, str, Figure]] = field(default_factory=list)
-
-    def add(self, name: str, value: float, better: str, about: str = "") -> None:
-        self.metrics.append(
-            Metric(name, value, better, paper=PAPER_REPORTS.get(name), goal=GOALS.get(name), about=about)
-        )
-
-    def show(self, heading: str, caption: str, figure: Figure) -> None:
-        self.figures.append((heading, caption, figure))
-
-    def engine(self) -> pc.Engine:
-        return pc.Engine(self.device, compile=self.config.compile and self.device == "cuda" and not self.config.quick)
 
     def most(self, count: int, quick: int = 4) -> int:
         """How many of something, which are few in a quick run."""
@@ -120,47 +102,20 @@ class Session:
 
 
 def main(config: Config) -> Outcome:
-    began = time.perf_counter()
     design = chosen(config)
     session = open_session(config, design)
     if config.model is None:
         model, milestones = trained(session, design)
         keep(model, session)
+        session.details["milestones"] = milestones.found
     else:
-        model, milestones = saved(config, session.device), None
-    return asked(session, design, model, milestones, began)
-
-
-def asked(
-    session: Session, design: Design, model: pc.JointModel, milestones: Milestones | None, began: float
-) -> Outcome:
-    """Everything that is measured, written down after each part: the later ones take long, and may fail elsewhere."""
-    config = session.config
+        model = saved(config, session.device)
     parts: dict[str, Callable[[], None]] = {part.__name__: partial(part, session, model) for part in DIRECTIONS}
     if session.device == "cuda" and not config.quick and config.stopwatch:
         parts["stopwatch"] = partial(stopwatch, session, design, model)
     if config.union:
         parts["union"] = partial(union, session, design)
-    for name, part in parts.items():
-        since = time.perf_counter()
-        part()
-        print(f"  {name}: {time.perf_counter() - since:.0f} s", flush=True)
-        outcome = write(session, design, milestones, time.perf_counter() - began)
-    return outcome
-
-
-def write(session: Session, design: Design, milestones: Milestones | None, seconds: float) -> Outcome:
-    """The results and the report, of what there is so far."""
-    config = session.config
-    details = {"design": asdict(design), "milestones": milestones.found if milestones else []}
-    if session.fid is not None:
-        details["fid_protocol"] = session.fid.extractor.protocol
-    outcome = Outcome("faces", list(session.metrics), seconds, plain(config), session.device, details)
-    outcome.write(config.out)
-    title = "Faces: five groups, three kinds of supervision, every direction (section 5.4)"
-    about = f"p(x, s, c, y, z) of {len(session.train):,} faces, preset {config.preset}: {design}"
-    images_report.page(title, about, outcome, session.figures).write(config.out)
-    return outcome
+    return session.go_through(parts)
 
 
 def keep(model: pc.JointModel, session: Session) -> None:
@@ -176,14 +131,30 @@ def chosen(config: Config) -> Design:
 
 
 def open_session(config: Config, design: Design) -> Session:
-    device = choose_device(config.device)
+    device, began = choose_device(config.device), time.perf_counter()
     found = load(config.data)
     train_set, test_set = (of_split(found, split, design.segmentation) for split in ("train", "test"))
     if config.quick:
-        return Session(config, device, few(train_set), few(test_set), found.attribute_names, None)
-    fid = FID(Extractor.load(tf32=True), device, batch=1000 if device == "cuda" else 100)
-    session = Session(config, device, train_set, test_set, found.attribute_names, fid)
-    floors(session, fid)
+        train_set, test_set = few(train_set), few(test_set)
+    session = Session(
+        name="faces",
+        title="Faces: five groups, three kinds of supervision, every direction (section 5.4)",
+        about=f"p(x, s, c, y, z) of {len(train_set):,} faces, preset {config.preset}: {design}",
+        settings=config,
+        device=device,
+        paper=PAPER_REPORTS,
+        goals=GOALS,
+        details={"design": asdict(design), "milestones": []},
+        began=began,
+        config=config,
+        train=train_set,
+        test=test_set,
+        names=found.attribute_names,
+        fid=None if config.quick else FID(Extractor.load(tf32=True), device, batch=1000 if device == "cuda" else 100),
+    )
+    if session.fid is not None:
+        floors(session, session.fid)
+        session.details["fid_protocol"] = session.fid.extractor.protocol
     return session
 
 
@@ -225,7 +196,7 @@ def trained(session: Session, design: Design) -> tuple[pc.JointModel, Milestones
     milestones = Milestones(lambda model: progress(session, model), path, seconds=LOOKS)
     milestones.start(session.config.resume)
     learner = make_learner(design, session.train, session.engine(), session.config.seed)
-    train(learner, design.updates, session.config.out / "checkpoint", session.config, milestones)
+    train(learner, design.updates, session.config.out / "checkpoint", session, milestones)
     if not milestones.found or milestones.found[-1]["updates"] < learner.step_count:
         milestones.take(learner)
     session.add("training_minutes", milestones.trained / 60, "lower", f"{learner.step_count:,} updates")
@@ -450,7 +421,7 @@ def union(session: Session, design: Design) -> None:
     found = {}
     for name, data in sets.items():
         learner = make_learner(replace(design, updates=updates), data, session.engine(), session.config.seed)
-        train(learner, updates, session.config.out / f"checkpoint_{name}", session.config, None)
+        train(learner, updates, session.config.out / f"checkpoint_{name}", session, None)
         found[name] = progress(session, learner.averaged)
     about = f"all {len(session.train)} faces against the {int(rows.sum())} complete ones, {updates} updates each"
     for name, value in found["union"].items():

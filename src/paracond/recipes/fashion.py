@@ -22,7 +22,7 @@ PAPER = Design(
     start=0,
     learning_rate=1e-4,
     last_learning_rate=1e-4,
-    updates=150_000,
+    updates=80_000,
 )
 BEST = Design(
     latents=0,

@@ -5,8 +5,8 @@ of a quarter of its resolution). The `paper` preset has x, c and z with eq:mnist
 
 - y instead of z for grey images: detail is local, and flat codes are slow to learn it; reconstructions bound what can
   be generated;
-- a start for x given c (`networks.starts`): the more the latents say, the longer a chain from random ones is caught far
-  from the data. Chains that grow longer while the model learns help too;
+- a start for x given c (`networks.starts`), fitted where nothing is missing: the more the latents say, the longer a
+  chain from random ones is caught far from the data. Chains that grow longer while the model learns help too;
 - a class network that reads the image alone (z, drawn with the true class in hand, would whisper it), also moved;
 - residual networks.
 
@@ -34,7 +34,8 @@ from paracond import augment, checkpoints
 from paracond.diagnostics import LatentUsage, latent_usage
 from paracond.families import GAIN
 from paracond.metrics import FID, accuracy
-from paracond.results import RecipeConfig
+from paracond.results import BoxedConfig
+from paracond.storage import replace_file
 
 TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
 SHAPE = (1, 28, 28)
@@ -77,7 +78,7 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Config(RecipeConfig):
+class Config(BoxedConfig):
     """What the recipes for images have in common."""
 
     out: Path = Path("runs/images")
@@ -86,14 +87,8 @@ class Config(RecipeConfig):
     preset: Literal["best", "paper"] = "best"
     model: Path | None = None
     """take this saved model instead of training the main one"""
-    resume: bool = False
-    """go on from the checkpoints in OUT"""
-    minutes: float | None = None
-    """end the training inside this time box; --resume continues it"""
     updates: int | None = None
     """instead of the preset's number"""
-    compile: bool = True
-    """fuse the networks with torch.compile (on CUDA only): a minute once, then updates take two thirds of the time"""
     generated: int = 60_000
     """images for the FID"""
     extras: bool = True
@@ -166,6 +161,8 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
     torch.manual_seed(seed)
     binary = bool(((data.state["x"] == 0) | (data.state["x"] == 1)).all())
     model = make_model(design, binary).to(engine.device)
+    if len(data) > design.start > 0 and all(bool(mask.all()) for mask in data.mask.values()):
+        model.fit_starts(data, seed)  # where something is missing, it learns from what is completed
     learner = pc.Learner(
         model,
         balanced(data, design.labelled_share),
@@ -180,7 +177,8 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         seed=seed,
     )
     with model.asked():
-        engine.settle(lambda: [model(name, learner.batch).mean for name in model.names])
+        some = {name: value[:64] for name, value in learner.batch.items()}
+        engine.settle(lambda: [model(name, some).mean for name in model.names])
     return learner
 
 
@@ -250,7 +248,7 @@ class Milestones:
     def _write(self) -> None:
         self.kept = time.perf_counter()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps({"found": self.found, "trained": self.trained}))
+        replace_file(self.path, json.dumps({"found": self.found, "trained": self.trained}).encode())
 
 
 class Boxed(Protocol):
@@ -270,11 +268,12 @@ def train(learner: pc.Learner, updates: int, folder: Path, config: Boxed, milest
         if milestones is not None:
             milestones(learner)
 
+    before = learner.step_count
     try:
         done = checkpoints.fit(learner, updates, folder, resume=config.resume, minutes=config.minutes, on_step=look)
     finally:
         learner.engine.synchronise()
-        if milestones is not None:
+        if milestones is not None and learner.step_count > before:  # a run that was refused leaves them as they were
             milestones.pause(learner)
     if not done:
         raise Unfinished(f"stopped at update {learner.step_count} of {updates}; continue with --resume")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
-from matplotlib.figure import Figure
 
 import paracond as pc
 from paracond.metrics import FID, Extractor, accuracy
@@ -33,7 +33,8 @@ from paracond.recipes.images import (
     usage,
     variables_of,
 )
-from paracond.results import Metric, Outcome, choose_device, plain
+from paracond.recipes.notebook import Notebook
+from paracond.results import Outcome, choose_device
 from paracond.state import InputError, at_least
 
 TRIAL = 10_000  # images for FIDs while training: fewer images give a larger value, so no goal is met by it too early
@@ -54,55 +55,37 @@ class Experiment:
     """whether the extras include a model learned from images with half of their pixels missing"""
 
 
-@dataclass
-class Session:
-    """One run of an experiment: where things are, and what has been found so far."""
+@dataclass(kw_only=True)
+class Session(Notebook):
+    """One run of an experiment: its data, and what has been found so far."""
 
     experiment: Experiment
     config: Config
-    device: str
     train: pc.Data
     test: pc.Data
     fid: FID | None
-    metrics: list[Metric]
-    figures: list[tuple[str, str, Figure]]
-
-    def add(self, name: str, value: float, better: str, about: str = "") -> None:
-        paper, goal = self.experiment.paper.get(name), self.experiment.goals.get(name)
-        self.metrics.append(Metric(name, value, better, paper=paper, goal=goal, about=about))
-
-    def engine(self) -> pc.Engine:
-        return pc.Engine(self.device, compile=self.config.compile and self.device == "cuda" and not self.config.quick)
 
 
 def run(experiment: Experiment, config: Config) -> Outcome:
-    began = time.perf_counter()
     updates = 1 if config.updates is None else config.updates
     at_least({"--updates": (updates, 1), "--generated": (config.generated, 2)})
-    session = open_session(experiment, config)
     design = chosen(experiment, config)
+    session = open_session(experiment, config, design)
     if config.model is None:
         model, milestones = trained(session, design)
         model.save(config.out / "model", dtype=torch.bfloat16)
+        session.details["milestones"] = milestones.found
     else:
         model, milestones = saved(session, design), None
-    judge(session, model, milestones)
+    parts: dict[str, Callable[[], None]] = {"directions": partial(judge, session, model, milestones)}
     if session.device == "cuda" and config.stopwatch and not config.quick:
-        stopwatch(session, design, model)
+        parts["stopwatch"] = partial(stopwatch, session, design, model)
     if config.extras:
-        from_few_labels(session, replace(design, **experiment.few_labels))
+        parts["few labels"] = partial(from_few_labels, session, replace(design, **experiment.few_labels))
     if config.extras and experiment.half_pixels:
-        from_half_pixels(session, replace(design, updates=design.updates // 4, completion_steps=4, shifts=0))
-    seconds = time.perf_counter() - began
-    details = {"design": asdict(design), "milestones": milestones.found if milestones else []}
-    if session.fid is not None:
-        details["fid_protocol"] = session.fid.extractor.protocol
-    outcome = Outcome(experiment.name, session.metrics, seconds, plain(config), session.device, details)
-    outcome.write(config.out)
-    title = f"{experiment.name}: one model, every direction (section 5.3)"
-    about = f"p(x, c, z) of {len(session.train):,} images, preset {config.preset}: {design}"
-    pictures.page(title, about, outcome, session.figures).write(config.out)
-    return outcome
+        partial_design = replace(design, updates=design.updates // 4, completion_steps=4, shifts=0)
+        parts["half of the pixels"] = partial(from_half_pixels, session, partial_design)
+    return session.go_through(parts)
 
 
 def chosen(experiment: Experiment, config: Config) -> Design:
@@ -112,17 +95,33 @@ def chosen(experiment: Experiment, config: Config) -> Design:
     return design if config.updates is None else replace(design, updates=config.updates)
 
 
-def open_session(experiment: Experiment, config: Config) -> Session:
-    device = choose_device(config.device)
+def open_session(experiment: Experiment, config: Config, design: Design) -> Session:
+    device, began = choose_device(config.device), time.perf_counter()
     train_set = experiment.load("train", folder=config.data)
     test_set = experiment.load("test", folder=config.data)
     if config.quick:
-        return Session(experiment, config, device, train_set[:2000], test_set[:200], None, [], [])
-    fid = FID(Extractor.load(tf32=True), device, batch=1000 if device == "cuda" else 100)
-    fid.real(train_set.state["x"], cache=config.out / "cache")
-    floor = fid.floor(test_set.state["x"])
-    session = Session(experiment, config, device, train_set, test_set, fid, [], [])
-    session.add("fid_floor", floor.value, "lower", f"{floor.generated_count} test images; {floor.protocol}")
+        train_set, test_set = train_set[:2000], test_set[:200]
+    session = Session(
+        name=experiment.name,
+        title=f"{experiment.name}: one model, every direction (section 5.3)",
+        about=f"p(x, c, z) of {len(train_set):,} images, preset {config.preset}: {design}",
+        settings=config,
+        device=device,
+        paper=experiment.paper,
+        goals=experiment.goals,
+        details={"design": asdict(design), "milestones": []},
+        began=began,
+        experiment=experiment,
+        config=config,
+        train=train_set,
+        test=test_set,
+        fid=None if config.quick else FID(Extractor.load(tf32=True), device, batch=1000 if device == "cuda" else 100),
+    )
+    if session.fid is not None:
+        session.fid.real(train_set.state["x"], cache=config.out / "cache")
+        floor = session.fid.floor(test_set.state["x"])
+        session.add("fid_floor", floor.value, "lower", f"{floor.generated_count} test images; {floor.protocol}")
+        session.details["fid_protocol"] = session.fid.extractor.protocol
     return session
 
 
@@ -151,7 +150,7 @@ def trained(session: Session, design: Design) -> tuple[pc.JointModel, Milestones
     milestones = Milestones(measure, session.config.out / "milestones.json")
     milestones.start(session.config.resume)
     learner = make_learner(design, session.train, session.engine(), session.config.seed)
-    train(learner, design.updates, session.config.out / "checkpoint", session.config, milestones)
+    train(learner, design.updates, session.config.out / "checkpoint", session, milestones)
     if not milestones.found or milestones.found[-1]["updates"] < learner.step_count:
         milestones.take(learner)
     return learner.averaged, milestones
@@ -173,12 +172,13 @@ def judge(session: Session, model: pc.JointModel, milestones: Milestones | None)
     if session.fid is not None and milestones is not None:
         session.add("minutes_to_paper", minutes_to_paper(session, milestones), "lower", "training time; FID of 10,000")
         curve = pictures.curve(milestones.found, session.experiment.paper)
-        session.figures.append(("Learning", "Accuracy and FID (of 10,000 images) along the training.", curve))
+        session.show("Learning", "Accuracy and FID (of 10,000 images) along the training.", curve)
     columns = generate(model, torch.arange(10).repeat(10).to(model.device), sweeps=5 if config.quick else 100)
     rows = pictures.by_class(shown(model, columns).cpu(), columns["c"].cpu())
-    session.figures.append(("Given the class", "Columns are classes; 100 sweeps.", pictures.grid(rows)))
+    session.show("Given the class", "Columns are classes; 100 sweeps.", pictures.grid(rows))
+    unconditional(session, model)
     filled = pictures.completed(half.state["x"][:16], answer.mean["x"][:16].cpu())
-    session.figures.append(("Given the top half", "Mean marginals of the lower half.", filled))
+    session.show("Given the top half", "Mean marginals of the lower half.", filled)
 
 
 def judge_images(session: Session, model: pc.JointModel) -> None:
@@ -195,6 +195,19 @@ def judge_images(session: Session, model: pc.JointModel) -> None:
         session.add("fid_draws", draws, "lower", "draws of the pixels instead of thresholded probabilities")
     for name, value in quality(model, session.train, session.fid, TRIAL).items():
         session.add(name, value, "lower", f"{TRIAL} images")
+
+
+def unconditional(session: Session, model: pc.JointModel) -> None:
+    """With nothing given: images and classes together. Classes are equally frequent in the data."""
+    count, sweeps = (40, 5) if session.config.quick else (TRIAL, 100)
+    state = pc.sample(model, rows=count, sweeps=sweeps, seed=session.config.seed)
+    shares = torch.bincount(state["c"].cpu(), minlength=10).double() / count
+    gap = float((shares - 0.1).abs().sum() / 2)
+    session.add("class_share_error", gap, "lower", f"{count} images, nothing given: total variation from equal shares")
+    images = shown(model, state)
+    if session.fid is not None:
+        session.add("fid_unconditional", session.fid.score(images).value, "lower", f"{count} images, nothing given")
+    session.show("Nothing given", "Images of all classes, as they come.", pictures.grid(images[:40].cpu().split(10)))
 
 
 def minutes_to_paper(session: Session, milestones: Milestones) -> float:
@@ -223,7 +236,7 @@ def stopwatch(session: Session, design: Design, model: pc.JointModel) -> None:
 def extra(session: Session, name: str, design: Design, data: pc.Data) -> pc.JointModel:
     """A model learned from less."""
     learner = make_learner(design, data, session.engine(), session.config.seed)
-    train(learner, design.updates, session.config.out / f"checkpoint_{name}", session.config, None)
+    train(learner, design.updates, session.config.out / f"checkpoint_{name}", session, None)
     return learner.averaged
 
 

@@ -79,8 +79,8 @@ def main(config: Config) -> Outcome:
     began = time.perf_counter()
     experiment = EXPERIMENTS[config.dataset]
     common = ImagesConfig(out=config.out, device=config.device, seed=config.seed, quick=config.quick, data=config.data)
-    session = images_experiment.open_session(experiment, replace(common, compile=config.compile))
     base = replace(experiment.presets["best"], updates=config.updates)
+    session = images_experiment.open_session(experiment, replace(common, compile=config.compile), base)
     for name in config.only:
         try_out(session, name, replace(base, **CHANGES[name]))
         outcome = Outcome("levers", session.metrics, time.perf_counter() - began, plain(config), session.device)

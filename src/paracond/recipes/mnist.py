@@ -22,7 +22,7 @@ PAPER = Design(
     start=0,
     learning_rate=1e-4,
     last_learning_rate=1e-4,
-    updates=100_000,
+    updates=80_000,
 )
 BEST = Design(latents=64, width=96, width_class=96, batch_size=1024, updates=60_000, jitter=2)
 FEW_LABELS = {"updates": 15_000, "shifts": 2}  # instead of a preset's

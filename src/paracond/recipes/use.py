@@ -67,7 +67,8 @@ class Sample:
 
     model: Annotated[Path, tyro.conf.Positional]
     given: tuple[str, ...] = ()
-    """what is known, as NAME=VALUE or NAME[COORDINATE]=VALUE"""
+    """what is known, as NAME=VALUE or NAME[COORDINATE]=VALUE. A value is a number, numbers with commas between them (of
+    one row each), a .npy file, or a .png picture, in which white is 1 (MNIST's digits are white on black)"""
     seen: Seen = "all"
     """which part of the pictures among it"""
     rows: int = 100
@@ -84,7 +85,8 @@ class Classify:
 
     model: Annotated[Path, tyro.conf.Positional]
     given: tuple[str, ...] = ()
-    """what is known, as NAME=VALUE or NAME[COORDINATE]=VALUE"""
+    """what is known, as NAME=VALUE or NAME[COORDINATE]=VALUE. A value is a number, numbers with commas between them (of
+    one row each), a .npy file, or a .png picture, in which white is 1 (MNIST's digits are white on black)"""
     seen: Seen = "all"
     """which part of the pictures among it"""
     dataset: Literal["mnist", "fashion"] | None = None
@@ -131,7 +133,7 @@ def sample(config: Sample) -> str:
     at_least({"--rows": (config.rows, 1), "--sweeps": (config.sweeps, 0)})
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
     given = _given(model, config.given, _names(config.model), config.rows)
-    rows = min(config.rows, 64)
+    rows = min(config.rows, 32)
     engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, rows=rows, sweeps=1, engine=engine))
     seen = _seen(model, given, config.seen)
     state = pc.sample(model, seen, rows=config.rows, sweeps=config.sweeps, engine=engine, seed=config.seed)
