@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from paracond.recipes import chain_length, demo, fashion, ising, levers, mnist, use
+from paracond.recipes import chain_length, compare, demo, fashion, ising, levers, mnist, use
 from paracond.recipes.images import Unfinished
 from paracond.state import InputError
 
@@ -28,6 +28,7 @@ RECIPES = {
     "mnist": mnist,
     "fashion": fashion,
     "levers": levers,
+    "compare": compare,
 }
 USES: dict[type, Callable[[Any], str]] = {use.Train: use.train, use.Sample: use.sample, use.Classify: use.classify}
 
@@ -48,6 +49,7 @@ class Reproduce:
         | Annotated[mnist.Config, tyro.conf.subcommand("mnist")]
         | Annotated[fashion.Config, tyro.conf.subcommand("fashion")]
         | Annotated[levers.Config, tyro.conf.subcommand("levers")]
+        | Annotated[compare.Config, tyro.conf.subcommand("compare")]
     )
 
 

@@ -1,0 +1,383 @@
+"""The comparison of section 5.5 on equal terms: VAE, symmetric equilibrium learning and ours, on the same conditionals.
+
+Every training is a run of its own, named by data set, method and seed (ours also by chain length, for the trade-off
+between fit and consistency). A run is trained, measured once and kept as OUT/DATASET/RUN/found.json; the page and the
+table are made from these files. So work comes in time boxes: `--minutes` ends one, `--resume` does what is left.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from matplotlib.figure import Figure
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import paracond as pc
+from paracond.metrics import FID, Extractor
+from paracond.recipes import compare_measures as measures
+from paracond.recipes import compare_report as report
+from paracond.recipes import images_report
+from paracond.recipes.compare_model import DESIGNS, LOADERS, METHODS, Design, Pictures, make_learner, small, steps_of
+from paracond.recipes.images import Milestones, Unfinished, train
+from paracond.results import Metric, Outcome, RecipeConfig, choose_device, plain
+from paracond.state import InputError
+
+PAPER = {
+    "fashion_vae_random": 81.70,
+    "fashion_vae_limiting": 52.66,
+    "fashion_symmetric_random": 52.39,
+    "fashion_symmetric_limiting": 47.24,
+    "fashion_ours_limiting": 35.87,
+    "faces_vae_random": 86.55,
+    "faces_vae_limiting": 133.31,
+    "faces_symmetric_random": 98.97,
+    "faces_symmetric_limiting": 120.65,
+    "faces_ours_limiting": 118.92,
+}
+GOALS = {
+    "fashion_vae_random": 81.70,
+    "fashion_symmetric_random": 52.39,
+    "fashion_ours_limiting": 35.0,
+    "faces_vae_random": 86.55,
+    "faces_symmetric_random": 98.97,
+    "faces_ours_limiting": 118.92,
+    "fashion_ours_before_symmetric": 2.0,
+    "fashion_symmetric_before_vae": 2.0,
+    "faces_ours_before_symmetric": 0.0,
+    "faces_symmetric_before_vae": 0.0,
+}
+#: What is measured of every run, besides the two FIDs: which direction is better, and what it is.
+COLUMNS = {
+    "gap": ("lower", "nats per step by which conditionals disagree, in the limit"),
+    "disagreement": ("lower", "Frechet distance of codes of the unclamped chain from those of real images, relative"),
+    "half_accuracy": ("higher", "class from the upper half, by Bayes' rule on limiting codes"),
+    "half_accuracy_random": ("higher", "class from the upper half, by Bayes' rule on random codes"),
+    "bits": ("higher", "what the code says of an image given its class"),
+    "reconstruction": ("lower", "FID of images decoded from codes of real images"),
+    "seconds_train": ("lower", "training alone"),
+    "seconds_10k_random": ("lower", "10,000 images by random codes"),
+    "seconds_10k_limiting": ("lower", "10,000 images by the chain"),
+    "limiting_from_data": ("lower", "FID of the chain from real images, as many sweeps"),
+    "limiting_from_random": ("lower", "FID of the chain from random codes, as many sweeps"),
+    "limiting_longer": ("lower", "FID of the chain from the start, four times as many sweeps"),
+}
+MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0)  # seconds of training at which the first seed is measured
+TRIAL = 5000  # images for FIDs while training
+
+
+@dataclass(frozen=True)
+class Config(RecipeConfig):
+    """VAE, symmetric equilibrium learning and ours on the same conditionals (section 5.5)."""
+
+    out: Path = Path("runs/compare")
+    data: Path | None = None
+    """folder with the data, or with folders fashion and faces of them (if not given: $PARACOND_DATA)"""
+    only: Literal["fashion", "faces"] | None = None
+    """one data set instead of both"""
+    methods: tuple[str, ...] = METHODS
+    """some of vae, symmetric, ours"""
+    seeds: int = 3
+    """trainings of each method"""
+    lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """chain lengths of ours, one training each (none: give --lengths and nothing)"""
+    resume: bool = False
+    """go on with what is in OUT"""
+    minutes: float | None = None
+    """end inside this time box; --resume goes on"""
+    updates: int | None = None
+    """of each conditional, instead of the preset's number"""
+    compile: bool = False
+    """fuse the networks with torch.compile (on CUDA only): takes minutes"""
+    generated: int = 10_000
+    """images for the FID"""
+    extras: bool = True
+    """of the first seed, also measure the course of learning and chains from elsewhere"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training."""
+
+    dataset: str
+    method: str
+    seed: int
+    length: int | None = None
+    """chain length, where that is what is varied"""
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-{self.seed}" if self.length is None else f"length-{self.length}"
+
+
+@dataclass
+class Session:
+    """A data set, and what is measured with it."""
+
+    config: Config
+    name: str
+    device: str
+    pictures: Pictures
+    design: Design
+    fid: FID | None
+
+    def most(self, count: int, quick: int) -> int:
+        return quick if self.config.quick else count
+
+    def score(self, name: str, images: Tensor) -> dict[str, float]:
+        """The FID, by this name; nothing in a quick run."""
+        return {} if self.fid is None else {name: self.fid.score(images).value}
+
+    def looks_closer(self, run: Run) -> bool:
+        """Whether more is measured of this run than of others."""
+        return self.config.extras and run.seed == self.config.seed and run.length is None
+
+
+def main(config: Config) -> Outcome:
+    began = time.perf_counter()
+    end = math.inf if config.minutes is None else time.monotonic() + 60 * config.minutes
+    unknown = [method for method in config.methods if method not in METHODS]
+    if unknown or not config.methods or config.seeds < 1 or any(length < 1 for length in config.lengths):
+        raise InputError(f"--methods are some of {', '.join(METHODS)}, --seeds and --lengths at least 1")
+    found: dict[Run, dict] = {}
+    floors = []
+    for name in [config.only] if config.only else list(DESIGNS):
+        session = open_session(config, name)
+        for run in runs_of(config, name):
+            found[run] = of_run(session, run, end)
+        if session.fid is not None:
+            floors.append(floor_of(session, session.fid))
+    details = {
+        "designs": {name: str(chosen(config, name)) for name in DESIGNS},
+        "runs": {f"{run.dataset} {run.name}": numbers for run, numbers in found.items()},
+    }
+    device = choose_device(config.device)
+    outcome = Outcome("compare", summary(found) + floors, time.perf_counter() - began, plain(config), device, details)
+    outcome.write(config.out)
+    title = "Three ways to learn the same two conditionals (section 5.5)"
+    about = f"Encoder and decoder given c, {config.seeds} seeds each, mean and standard deviation over seeds."
+    images_report.page(title, about, outcome, figures(config, found)).write(config.out)
+    return outcome
+
+
+def runs_of(config: Config, dataset: str) -> Iterator[Run]:
+    """Seed by seed, so that a time box leaves something of every method."""
+    for seed in range(config.seed, config.seed + config.seeds):
+        yield from (Run(dataset, method, seed) for method in config.methods)
+    if "ours" in config.methods:
+        yield from (Run(dataset, "ours", config.seed, length) for length in config.lengths)
+
+
+def chosen(config: Config, name: str) -> Design:
+    design = small(DESIGNS[name]) if config.quick else DESIGNS[name]
+    return replace(design, updates=config.updates) if config.updates else design
+
+
+def open_session(config: Config, name: str) -> Session:
+    device = choose_device(config.device)
+    folder = config.data
+    if folder is not None and (folder / name).is_dir():
+        folder = folder / name
+    pictures, design = LOADERS[name](folder), chosen(config, name)
+    if config.quick:
+        few = replace(pictures, train=pictures.train[:400], test=pictures.test[:100])
+        return Session(config, name, device, few, design, None)
+    fid = FID(Extractor.load(tf32=True), device, batch=1000 if device == "cuda" else 100)
+    fid.real(pictures.train.state["x"], cache=config.out / "cache")
+    return Session(config, name, device, pictures, design, fid)
+
+
+def floor_of(session: Session, fid: FID) -> Metric:
+    """What real images have."""
+    images = session.pictures.test.state["x"]
+    about = f"{len(images)} test images against {len(session.pictures.train)}; {fid.extractor.protocol}"
+    path = session.config.out / session.name / "floor.json"
+    if not (session.config.resume and path.is_file()):
+        path.write_text(json.dumps(fid.score(images).value))
+    return Metric(f"{session.name}_floor", json.loads(path.read_text()), "lower", about=about)
+
+
+# --- one run ----------------------------------------------------------------------------------------------------
+
+
+def of_run(session: Session, run: Run, end: float) -> dict:
+    """What was found of a run, in this time box or a former one."""
+    folder = session.config.out / run.dataset / run.name
+    if (folder / "found.json").is_file():
+        if not session.config.resume:
+            raise InputError(f"{folder} has results: go on with --resume, or give another --out")
+        return json.loads((folder / "found.json").read_text())
+    left = (end - time.monotonic()) / 60
+    if left <= 0:
+        raise Unfinished(f"the time is over before {run.dataset} {run.name}; continue with --resume")
+    print(f"{run.dataset} {run.name}", flush=True)
+    model, milestones = trained(session, run, folder, left)
+    numbers, pictures = measured(session, run, model)
+    numbers |= {"seconds_train": milestones.trained, "curve": milestones.found}
+    save_file({name: images.contiguous() for name, images in pictures.items()}, folder / "pictures.safetensors")
+    (folder / "found.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    shutil.rmtree(folder / "checkpoint")
+    print("  " + ", ".join(f"{k} {v:.4g}" for k, v in numbers.items() if isinstance(v, float)), flush=True)
+    return numbers
+
+
+@dataclass(frozen=True)
+class Box:
+    """What is left of the time box."""
+
+    minutes: float | None
+    resume: bool = True
+
+
+def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[pc.JointModel, Milestones]:
+    config, design = session.config, session.design
+    if run.length is not None:
+        design = replace(design, chain_length=float(run.length))
+
+    def measure(model: pc.JointModel) -> dict[str, float]:
+        c = measures.conditions_of(session.pictures, TRIAL, run.seed).to(session.device)
+        made = {"limiting": measures.limiting(model, c, run.seed)}
+        if run.method != "ours":
+            made["random"] = measures.random_codes(model, c, run.seed)
+        scores = [session.score(name, measures.shown(model, state)) for name, state in made.items()]
+        return {name: value for score in scores for name, value in score.items()}
+
+    moments = MOMENTS if session.looks_closer(run) and session.fid is not None else ()
+    milestones = Milestones(measure, folder / "milestones.json", moments)
+    milestones.start(config.resume)
+    engine = pc.Engine(session.device, compile=config.compile and session.device == "cuda")
+    learner = make_learner(design, session.pictures, run.method, engine, run.seed)
+    box = Box(None if math.isinf(minutes) else minutes)
+    train(learner, steps_of(design, run.method), folder / "checkpoint", box, milestones)
+    return learner.averaged, milestones
+
+
+def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, dict[str, Tensor]]:
+    """All numbers of a trained model, and some pictures."""
+    config, pictures = session.config, session.pictures
+    count, sweeps = session.most(config.generated, 64), session.most(measures.SWEEPS, 3)
+    c = measures.conditions_of(pictures, count, run.seed).to(session.device)
+    state, images, seconds = measures.timed(model, lambda: measures.limiting(model, c, run.seed, sweeps))
+    found: dict[str, float] = session.score("limiting", images) | {
+        "seconds_10k_limiting": seconds * 10_000 / count,
+        "gap": measures.gap(model, state, steps=session.most(50, 2), chains=session.most(512, 8)),
+        "half_accuracy": measures.half_accuracy(model, pictures, state, session.most(10_000, 50)),
+        "bits": measures.bits(model, pictures.test[: session.most(2000, 50)]),
+    }
+    real = measures.coded(model, examples(pictures, count, run.seed), run.seed)
+    found["disagreement"] = measures.disagreement(real["z"], state["z"])
+    samples = {"limiting": images[:40], "reconstruction": measures.shown(model, real)[:40].cpu()}
+    if run.method != "ours":
+        codes, images, seconds = measures.timed(model, lambda: measures.random_codes(model, c, run.seed))
+        found |= session.score("random", images) | {"seconds_10k_random": seconds * 10_000 / count}
+        found["half_accuracy_random"] = measures.half_accuracy(model, pictures, codes, session.most(10_000, 50))
+        samples["random"] = images[:40]
+    if session.looks_closer(run):
+        found |= elsewhere(session, run, model, c, real, sweeps)
+    return found, samples
+
+
+def elsewhere(
+    session: Session, run: Run, model: pc.JointModel, c: Tensor, real: pc.State, sweeps: int
+) -> dict[str, float]:
+    """Does the limit depend on where the chain began, or on how long it ran?"""
+    codes = {"z": model.variables["z"].start(len(c), model.generator(run.seed), model.dtype)}
+    codes["x"] = model("x", {**codes, "c": c, "x": real["x"]}).sample(model.generator(run.seed))
+    data = {name: real[name] for name in ("x", "z")}
+    states = {
+        "reconstruction": lambda: real,
+        "limiting_from_data": lambda: measures.limiting(model, real["c"], run.seed, sweeps, start=data),
+        "limiting_from_random": lambda: measures.limiting(model, c, run.seed, sweeps, start=codes),
+        "limiting_longer": lambda: measures.limiting(model, c, run.seed, 4 * sweeps),
+    }
+    found: dict[str, float] = {}
+    for name, make in states.items():
+        found |= session.score(name, measures.shown(model, make()))
+    return found
+
+
+def examples(pictures: Pictures, count: int, seed: int) -> pc.Data:
+    """Training images, chosen at random."""
+    rows = torch.randperm(len(pictures.train), generator=torch.Generator().manual_seed(seed))[:count]
+    return pictures.train[rows]
+
+
+# --- all runs ---------------------------------------------------------------------------------------------------
+
+
+def summary(found: dict[Run, dict]) -> list[Metric]:
+    """Means and standard deviations over seeds, the two orders, and the trade-off."""
+    metrics = []
+    for dataset in dict.fromkeys(run.dataset for run in found):
+        for method in METHODS:
+            mine = [n for run, n in found.items() if (run.dataset, run.method, run.length) == (dataset, method, None)]
+            for key in ("random", "limiting", *COLUMNS):
+                values = [numbers[key] for numbers in mine if key in numbers]
+                metrics += [over_seeds(f"{dataset}_{method}_{key}", values, key)] if values else []
+        metrics += orders(dataset, metrics)
+        for run, numbers in found.items():
+            if run.dataset == dataset and run.length is not None:
+                name = f"{dataset}_ours_length_{run.length}"
+                about = f"chain length {run.length}, first seed"
+                metrics += [Metric(f"{name}_{k}", numbers[k], "lower", about=about) for k in KEPT if k in numbers]
+    return metrics
+
+
+KEPT = ("limiting", "gap", "disagreement")
+
+
+def over_seeds(name: str, values: list[float], key: str) -> Metric:
+    better, about = COLUMNS.get(key, ("lower", f"FID of {key} images"))
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    about = f"{about}; {len(values)} seed{'s' * (len(values) > 1)}"
+    return Metric(name, statistics.fmean(values), better, spread, PAPER.get(name), GOALS.get(name), about)
+
+
+def orders(dataset: str, metrics: list[Metric]) -> list[Metric]:
+    """By how many standard errors of their difference one method's limiting FID is under another's."""
+    by_name = {metric.name: metric for metric in metrics}
+    result = []
+    for better, worse in (("ours", "symmetric"), ("symmetric", "vae")):
+        a, b = (by_name.get(f"{dataset}_{method}_limiting") for method in (better, worse))
+        if a is None or b is None or not a.std or not b.std:
+            continue
+        seeds = int(a.about.split(";")[-1].split()[0])
+        errors = (b.value - a.value) / math.sqrt((a.std**2 + b.std**2) / seeds)
+        name = f"{dataset}_{better}_before_{worse}"
+        about = f"({worse} - {better}), limiting FID, in standard errors of the difference"
+        result.append(Metric(name, errors, "higher", goal=GOALS.get(name), about=about))
+    return result
+
+
+def figures(config: Config, found: dict[Run, dict]) -> list[tuple[str, str, Figure]]:
+    made: list[tuple[str, str, Figure]] = []
+    for dataset in dict.fromkeys(run.dataset for run in found):
+        first = {r.method: n for r, n in found.items() if (r.dataset, r.seed, r.length) == (dataset, config.seed, None)}
+        lengths = {r.length: n for r, n in found.items() if r.dataset == dataset and r.length is not None}
+        if any("limiting" in numbers for numbers in lengths.values()):
+            caption = "Ours, along the chain length n; the other methods beside it."
+            made.append((f"{dataset}: fit and consistency", caption, report.trade_off(lengths, first)))
+        if any(numbers.get("curve") for numbers in first.values()):
+            caption = f"FID of {TRIAL} images along the training, first seed."
+            made.append((f"{dataset}: learning", caption, report.curves(first)))
+        made += samples(config, dataset, list(first))
+    return made
+
+
+def samples(config: Config, dataset: str, methods: list[str]) -> list[tuple[str, str, Figure]]:
+    rows: dict[str, Tensor] = {}
+    for method in methods:
+        kept = load_file(config.out / dataset / f"{method}-{config.seed}" / "pictures.safetensors")
+        rows |= {f"{method}, {how}": kept[how][:16] for how in ("reconstruction", "random", "limiting") if how in kept}
+    inches = 0.5 if dataset == "fashion" else 0.8
+    figure = images_report.grid(list(rows.values()), names=list(rows), inches=inches)
+    return [(f"{dataset}: images", "Not chosen; first seed. Reconstructions are of real images.", figure)]
