@@ -89,7 +89,9 @@ class Config(RecipeConfig):
     seeds: int = 3
     """trainings of each method"""
     lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """chain lengths of ours, one training each (none: give --lengths and nothing)"""
+    """chain lengths of ours for the trade-off, with the first seed (none: --lengths and nothing)"""
+    length: float | None = None
+    """chain length of ours in all else, instead of the preset's"""
     resume: bool = False
     """go on with what is in OUT"""
     minutes: float | None = None
@@ -173,13 +175,15 @@ def runs_of(config: Config, dataset: str) -> Iterator[Run]:
     """Seed by seed, so that a time box leaves something of every method."""
     for seed in range(config.seed, config.seed + config.seeds):
         yield from (Run(dataset, method, seed) for method in config.methods)
-    if "ours" in config.methods:
-        yield from (Run(dataset, "ours", config.seed, length) for length in config.lengths)
+    if "ours" in config.methods:  # one of them has been trained already
+        lengths = [length for length in config.lengths if length != chosen(config, dataset).chain_length]
+        yield from (Run(dataset, "ours", config.seed, length) for length in lengths)
 
 
 def chosen(config: Config, name: str) -> Design:
     design = small(DESIGNS[name]) if config.quick else DESIGNS[name]
-    return replace(design, updates=config.updates) if config.updates else design
+    design = replace(design, updates=config.updates) if config.updates else design
+    return replace(design, chain_length=config.length) if config.length else design
 
 
 def open_session(config: Config, name: str) -> Session:
@@ -316,7 +320,7 @@ def examples(pictures: Pictures, count: int, seed: int) -> pc.Data:
 
 def summary(found: dict[Run, dict]) -> list[Metric]:
     """Means and standard deviations over seeds, the two orders, and the trade-off."""
-    metrics = []
+    metrics: list[Metric] = []
     for dataset in dict.fromkeys(run.dataset for run in found):
         for method in METHODS:
             mine = [n for run, n in found.items() if (run.dataset, run.method, run.length) == (dataset, method, None)]
@@ -362,8 +366,8 @@ def figures(config: Config, found: dict[Run, dict]) -> list[tuple[str, str, Figu
     made: list[tuple[str, str, Figure]] = []
     for dataset in dict.fromkeys(run.dataset for run in found):
         first = {r.method: n for r, n in found.items() if (r.dataset, r.seed, r.length) == (dataset, config.seed, None)}
-        lengths = {r.length: n for r, n in found.items() if r.dataset == dataset and r.length is not None}
-        if any("limiting" in numbers for numbers in lengths.values()):
+        lengths = by_length(config, found, dataset)
+        if len(lengths) > 1 and all("limiting" in numbers for numbers in lengths.values()):
             caption = "Ours, along the chain length n; the other methods beside it."
             made.append((f"{dataset}: fit and consistency", caption, report.trade_off(lengths, first)))
         if any(numbers.get("curve") for numbers in first.values()):
@@ -371,6 +375,13 @@ def figures(config: Config, found: dict[Run, dict]) -> list[tuple[str, str, Figu
             made.append((f"{dataset}: learning", caption, report.curves(first)))
         made += samples(config, dataset, list(first))
     return made
+
+
+def by_length(config: Config, found: dict[Run, dict], dataset: str) -> dict[float, dict]:
+    """Of ours with the first seed, by chain length."""
+    mine = {r: n for r, n in found.items() if (r.dataset, r.method, r.seed) == (dataset, "ours", config.seed)}
+    usual = chosen(config, dataset).chain_length
+    return {usual if run.length is None else run.length: numbers for run, numbers in mine.items()}
 
 
 def samples(config: Config, dataset: str, methods: list[str]) -> list[tuple[str, str, Figure]]:

@@ -52,11 +52,11 @@ class Design:
     """whether half of the examples are mirrored each time they are used"""
     estimator: str | None = None
     """of the VAE's gradient (see `directed`)"""
-    chain_length: float = 8.0
+    chain_length: float = 4.0
     """of ours, on average"""
 
 
-FASHION = Design((1, 28, 28), pc.Binary(256))
+FASHION = Design((1, 28, 28), pc.Binary(256), width=96)
 FACES = Design(
     (3, SIZE, SIZE),
     pc.Real(64, scale="element", initial_scale=0.1, ceiling=1.5),

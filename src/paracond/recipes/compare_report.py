@@ -10,14 +10,14 @@ NAMES = {"vae": "VAE", "symmetric": "Symmetric", "ours": "ours"}
 MEASURES = {"gap": "inconsistency: nats per step", "disagreement": "disagreement of clamped and unclamped codes"}
 
 
-def trade_off(lengths: Mapping[int, dict], others: Mapping[str, dict]) -> Figure:
+def trade_off(lengths: Mapping[float, dict], others: Mapping[str, dict]) -> Figure:
     """FID against two measures of inconsistency; a point for every chain length, and one for every other method."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for axes, (key, label) in zip(figure.subplots(1, 2), MEASURES.items(), strict=True):
         points = [(n, lengths[n][key], lengths[n]["limiting"]) for n in sorted(lengths)]
         axes.plot([p[1] for p in points], [p[2] for p in points], "o-", ms=4, label="ours")
         for n, x, y in points:
-            axes.annotate(f"n = {n}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
+            axes.annotate(f"n = {n:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
         for method in [m for m in others if m != "ours" and "limiting" in others[m]]:
             axes.plot([others[method][key]], [others[method]["limiting"]], "s", ms=6, label=NAMES[method])
         axes.set_xlabel(label)
