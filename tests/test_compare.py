@@ -183,7 +183,7 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monke
         "--seeds",
         "2",
     ]
-    cli.main(["reproduce", "compare", *options, "--generated", "50", "--updates", "30", "--lengths", "1", "4"])
+    cli.main(["reproduce", "compare", *options, "--generated", "50", "--updates", "20", "--lengths", "1", "4"])
     metrics = {m["name"]: m for m in json.loads((out / "results.json").read_text())["metrics"]}
     for name in ("vae_random", "vae_limiting", "symmetric_random", "symmetric_limiting", "ours_limiting"):
         assert metrics[f"fashion_{name}"]["std"] is not None

@@ -271,6 +271,8 @@ class VAE(Directed):
         estimator = BEST[type(self.family)] if estimator is None else estimator
         if estimator not in allowed:
             raise InputError(f"the estimator for {self.family} is one of {', '.join(allowed)}, found {estimator!r}")
+        if estimator == "exact" and self.engine.captures:
+            raise InputError('the estimator "exact" is for few bits, as an oracle: use engine="eager"')
         if bool(self.completion.observed[self.z].any()):
             raise InputError(f"{self.z!r} is observed in places: a VAE has no use for that, Symmetric has")
         self.estimator = estimator

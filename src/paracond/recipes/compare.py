@@ -239,7 +239,7 @@ class Box:
     """What is left of the time box."""
 
     minutes: float | None
-    resume: bool = True
+    resume: bool
 
 
 def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[pc.JointModel, Milestones]:
@@ -260,7 +260,7 @@ def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[p
     milestones.start(config.resume)
     engine = pc.Engine(session.device, compile=config.compile and session.device == "cuda")
     learner = make_learner(design, session.pictures, run.method, engine, run.seed)
-    box = Box(None if math.isinf(minutes) else minutes)
+    box = Box(None if math.isinf(minutes) else minutes, config.resume)
     train(learner, steps_of(design, run.method), folder / "checkpoint", box, milestones)
     return learner.averaged, milestones
 
