@@ -98,6 +98,10 @@ class Config(RecipeConfig):
     """end inside this time box; --resume goes on"""
     updates: int | None = None
     """of each conditional, instead of the preset's number"""
+    estimator: str | None = None
+    """of the VAE's gradient for binary codes, instead of the preset's (see `directed`)"""
+    sigma: float | None = None
+    """of the pixels given the code, the same for all methods and fixed, instead of learned"""
     compile: bool = False
     """fuse the networks with torch.compile (on CUDA only): takes minutes"""
     generated: int = 10_000
@@ -182,8 +186,13 @@ def runs_of(config: Config, dataset: str) -> Iterator[Run]:
 
 def chosen(config: Config, name: str) -> Design:
     design = small(DESIGNS[name]) if config.quick else DESIGNS[name]
-    design = replace(design, updates=config.updates) if config.updates else design
-    return replace(design, chain_length=config.length) if config.length else design
+    asked = {
+        "updates": config.updates,
+        "chain_length": config.length,
+        "estimator": config.estimator if isinstance(design.latent, pc.Binary) else None,
+        "scale": config.sigma,
+    }
+    return replace(design, **{name: value for name, value in asked.items() if value})  # type: ignore[arg-type]
 
 
 def open_session(config: Config, name: str) -> Session:

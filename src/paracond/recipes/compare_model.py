@@ -36,6 +36,8 @@ class Design:
 
     image: tuple[int, int, int]
     latent: pc.Family
+    scale: str | float = "learned"
+    """of x: one sigma that is learned, or fixed"""
     width: int = 64
     most: int = 128
     """channels at the lowest resolutions (faces)"""
@@ -103,7 +105,7 @@ def _attributed(data: pc.Data) -> pc.Data:
 
 
 def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
-    groups: dict[str, pc.Family] = {"x": pc.Real(design.image, scale="learned"), "z": design.latent}
+    groups: dict[str, pc.Family] = {"x": pc.Real(design.image, scale=design.scale), "z": design.latent}
     variables = {**groups, "c": condition}
     grey = design.image[0] == 1
     make = pc.networks.image_network if grey else pc.networks.scene_network
