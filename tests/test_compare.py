@@ -13,7 +13,7 @@ from paracond import cli
 from paracond.metrics import Extractor
 from paracond.recipes import compare, compare_model
 from paracond.recipes import compare_measures as measures
-from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, small, steps_of
+from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
 
 
 def bits_model(scale=0.5, seed=0):
@@ -102,6 +102,9 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
         learner.fit(steps_of(design, method), progress=False)
         assert learner.updates == {"x": design.updates, "z": design.updates}
         assert not torch.equal(torch.cat([p.flatten() for p in learner.model.parameters()]), weights[method])
+    rates = {method: rates_of(design, method) for method in learners}
+    assert rates["vae"]["x"](5) == rates["vae"]["z"](5) == rates["ours"]["x"](10) == rates["symmetric"]["x"](5)
+    assert rates["symmetric"]["x"](0) == 0 and rates["ours"]["x"](0) == design.learning_rate
     assert make_model(design, condition).conditions["c"].default is None
 
 
