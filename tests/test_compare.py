@@ -11,7 +11,7 @@ from test_images import write_idx
 import paracond as pc
 from paracond import cli
 from paracond.metrics import Extractor
-from paracond.recipes import compare, compare_model
+from paracond.recipes import compare, compare_model, compare_table
 from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
 
@@ -148,6 +148,8 @@ def test_a_run_in_two_time_boxes(folder, unverified, capsys):
     before = (out / "fashion" / "vae-0" / "found.json").read_text()
     cli.main([*options, "--resume"])
     assert (out / "fashion" / "vae-0" / "found.json").read_text() == before
+    with pytest.raises(SystemExit, match="vae-0 has results of another design"):
+        cli.main([*options, "--resume", "--updates", "7"])
     record = json.loads((out / "results.json").read_text())
     names = {metric["name"]: metric for metric in record["metrics"]}
     for method in ("vae", "symmetric", "ours"):
@@ -190,7 +192,7 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monke
     metrics = {m["name"]: m for m in json.loads((out / "results.json").read_text())["metrics"]}
     for name in ("vae_random", "vae_limiting", "symmetric_random", "symmetric_limiting", "ours_limiting"):
         assert metrics[f"fashion_{name}"]["std"] is not None
-        assert metrics[f"fashion_{name}"]["paper"] == compare.PAPER[f"fashion_{name}"]
+        assert metrics[f"fashion_{name}"]["paper"] == compare_table.PAPER[f"fashion_{name}"]
     assert "fashion_ours_random" not in metrics
     assert {"fashion_ours_before_symmetric", "fashion_symmetric_before_vae", "fashion_floor"} <= set(metrics)
     assert {"fashion_vae_limiting_from_data", "fashion_ours_limiting_from_random"} <= set(metrics)
@@ -201,14 +203,14 @@ def test_orders_are_in_standard_errors():
     """Means 10 and 14, deviations 1 and sqrt(3) over 4 seeds: 4 / sqrt((1 + 3) / 4) = 4."""
     a = pc_metric("fashion_ours_limiting", [9.0, 10.0, 10.0, 11.0])
     b = pc_metric("fashion_symmetric_limiting", [14.0] * 4)
-    (order,) = compare.orders("fashion", [a, compare.replace(b, std=3**0.5)])
+    (order,) = compare_table.orders("fashion", [a, compare.replace(b, std=3**0.5)])
     spread = a.std**2 + 3
     assert order.name == "fashion_ours_before_symmetric" and order.goal == 2.0
     assert order.value == pytest.approx(4 / (spread / 4) ** 0.5)
 
 
 def pc_metric(name, values):
-    return compare.over_seeds(name, values, "limiting")
+    return compare_table.over_seeds(name, values, "limiting")
 
 
 @pytest.mark.parametrize("change", [{"methods": ("gan",)}, {"seeds": 0}, {"lengths": (0,)}, {"methods": ()}])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,49 +27,11 @@ from paracond.recipes import compare_measures as measures
 from paracond.recipes import compare_report as report
 from paracond.recipes import images_report
 from paracond.recipes.compare_model import DESIGNS, LOADERS, METHODS, Design, Pictures, make_learner, small, steps_of
+from paracond.recipes.compare_table import Run, summary
 from paracond.recipes.images import Milestones, Unfinished, train
 from paracond.results import Metric, Outcome, RecipeConfig, choose_device, plain
 from paracond.state import InputError
 
-PAPER = {
-    "fashion_vae_random": 81.70,
-    "fashion_vae_limiting": 52.66,
-    "fashion_symmetric_random": 52.39,
-    "fashion_symmetric_limiting": 47.24,
-    "fashion_ours_limiting": 35.87,
-    "faces_vae_random": 86.55,
-    "faces_vae_limiting": 133.31,
-    "faces_symmetric_random": 98.97,
-    "faces_symmetric_limiting": 120.65,
-    "faces_ours_limiting": 118.92,
-}
-GOALS = {
-    "fashion_vae_random": 81.70,
-    "fashion_symmetric_random": 52.39,
-    "fashion_ours_limiting": 35.0,
-    "faces_vae_random": 86.55,
-    "faces_symmetric_random": 98.97,
-    "faces_ours_limiting": 118.92,
-    "fashion_ours_before_symmetric": 2.0,
-    "fashion_symmetric_before_vae": 2.0,
-    "faces_ours_before_symmetric": 0.0,
-    "faces_symmetric_before_vae": 0.0,
-}
-#: What is measured of every run, besides the two FIDs: which direction is better, and what it is.
-COLUMNS = {
-    "gap": ("lower", "nats per step by which conditionals disagree, in the limit"),
-    "disagreement": ("lower", "Frechet distance of codes of the unclamped chain from those of real images, relative"),
-    "half_accuracy": ("higher", "class from the upper half, by Bayes' rule on limiting codes"),
-    "half_accuracy_random": ("higher", "class from the upper half, by Bayes' rule on random codes"),
-    "bits": ("higher", "what the code says of an image given its class"),
-    "reconstruction": ("lower", "FID of images decoded from codes of real images"),
-    "seconds_train": ("lower", "training alone"),
-    "seconds_10k_random": ("lower", "10,000 images by random codes"),
-    "seconds_10k_limiting": ("lower", "10,000 images by the chain"),
-    "limiting_from_data": ("lower", "FID of the chain from real images, as many sweeps"),
-    "limiting_from_random": ("lower", "FID of the chain from random codes, as many sweeps"),
-    "limiting_longer": ("lower", "FID of the chain from the start, four times as many sweeps"),
-}
 MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0)  # seconds of training at which the first seed is measured
 TRIAL = 5000  # images for FIDs while training
 
@@ -110,21 +71,6 @@ class Config(RecipeConfig):
     """of the first seed, also measure the course of learning and chains from elsewhere"""
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training."""
-
-    dataset: str
-    method: str
-    seed: int
-    length: int | None = None
-    """chain length, where that is what is varied"""
-
-    @property
-    def name(self) -> str:
-        return f"{self.method}-{self.seed}" if self.length is None else f"length-{self.length}"
-
-
 @dataclass
 class Session:
     """A data set, and what is measured with it."""
@@ -151,9 +97,7 @@ class Session:
 def main(config: Config) -> Outcome:
     began = time.perf_counter()
     end = math.inf if config.minutes is None else time.monotonic() + 60 * config.minutes
-    unknown = [method for method in config.methods if method not in METHODS]
-    if unknown or not config.methods or config.seeds < 1 or any(length < 1 for length in config.lengths):
-        raise InputError(f"--methods are some of {', '.join(METHODS)}, --seeds and --lengths at least 1")
+    check(config)
     found: dict[Run, dict] = {}
     floors = []
     for name in [config.only] if config.only else list(DESIGNS):
@@ -173,6 +117,12 @@ def main(config: Config) -> Outcome:
     about = f"Encoder and decoder given c, {config.seeds} seeds each, mean and standard deviation over seeds."
     images_report.page(title, about, outcome, figures(config, found)).write(config.out)
     return outcome
+
+
+def check(config: Config) -> None:
+    unknown = [method for method in config.methods if method not in METHODS]
+    if unknown or not config.methods or config.seeds < 1 or any(length < 1 for length in config.lengths):
+        raise InputError(f"--methods are some of {', '.join(METHODS)}, --seeds and --lengths at least 1")
 
 
 def runs_of(config: Config, dataset: str) -> Iterator[Run]:
@@ -226,20 +176,28 @@ def of_run(session: Session, run: Run, end: float) -> dict:
     """What was found of a run, in this time box or a former one."""
     folder = session.config.out / run.dataset / run.name
     if (folder / "found.json").is_file():
-        if not session.config.resume:
-            raise InputError(f"{folder} has results: go on with --resume, or give another --out")
-        return json.loads((folder / "found.json").read_text())
+        return former(session, folder)
     left = (end - time.monotonic()) / 60
     if left <= 0:
         raise Unfinished(f"the time is over before {run.dataset} {run.name}; continue with --resume")
     print(f"{run.dataset} {run.name}", flush=True)
     model, milestones = trained(session, run, folder, left)
     numbers, pictures = measured(session, run, model)
-    numbers |= {"seconds_train": milestones.trained, "curve": milestones.found}
+    numbers |= {"seconds_train": milestones.trained, "curve": milestones.found, "design": str(session.design)}
     save_file({name: images.contiguous() for name, images in pictures.items()}, folder / "pictures.safetensors")
     (folder / "found.json").write_text(json.dumps(numbers, indent=1) + "\n")
     shutil.rmtree(folder / "checkpoint")
     print("  " + ", ".join(f"{k} {v:.4g}" for k, v in numbers.items() if isinstance(v, float)), flush=True)
+    return numbers
+
+
+def former(session: Session, folder: Path) -> dict:
+    """What was found before, if that may be taken."""
+    numbers = json.loads((folder / "found.json").read_text())
+    if not session.config.resume:
+        raise InputError(f"{folder} has results: go on with --resume, or give another --out")
+    if numbers["design"] != str(session.design):
+        raise InputError(f"{folder} has results of another design, {numbers['design']}: give another --out")
     return numbers
 
 
@@ -303,9 +261,8 @@ def elsewhere(
     session: Session, run: Run, model: pc.JointModel, c: Tensor, real: pc.State, sweeps: int
 ) -> dict[str, float]:
     """Does the limit depend on where the chain began, or on how long it ran?"""
-    codes = {"z": model.variables["z"].start(len(c), model.generator(run.seed), model.dtype)}
-    codes["x"] = model("x", {**codes, "c": c, "x": real["x"]}).sample(model.generator(run.seed))
-    data = {name: real[name] for name in ("x", "z")}
+    codes = measures.random_codes(model, c, run.seed)
+    data, codes = ({name: state[name] for name in ("x", "z")} for state in (real, codes))
     states = {
         "reconstruction": lambda: real,
         "limiting_from_data": lambda: measures.limiting(model, real["c"], run.seed, sweeps, start=data),
@@ -324,51 +281,7 @@ def examples(pictures: Pictures, count: int, seed: int) -> pc.Data:
     return pictures.train[rows]
 
 
-# --- all runs ---------------------------------------------------------------------------------------------------
-
-
-def summary(found: dict[Run, dict]) -> list[Metric]:
-    """Means and standard deviations over seeds, the two orders, and the trade-off."""
-    metrics: list[Metric] = []
-    for dataset in dict.fromkeys(run.dataset for run in found):
-        for method in METHODS:
-            mine = [n for run, n in found.items() if (run.dataset, run.method, run.length) == (dataset, method, None)]
-            for key in ("random", "limiting", *COLUMNS):
-                values = [numbers[key] for numbers in mine if key in numbers]
-                metrics += [over_seeds(f"{dataset}_{method}_{key}", values, key)] if values else []
-        metrics += orders(dataset, metrics)
-        for run, numbers in found.items():
-            if run.dataset == dataset and run.length is not None:
-                name = f"{dataset}_ours_length_{run.length}"
-                about = f"chain length {run.length}, first seed"
-                metrics += [Metric(f"{name}_{k}", numbers[k], "lower", about=about) for k in KEPT if k in numbers]
-    return metrics
-
-
-KEPT = ("limiting", "gap", "disagreement")
-
-
-def over_seeds(name: str, values: list[float], key: str) -> Metric:
-    better, about = COLUMNS.get(key, ("lower", f"FID of {key} images"))
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    about = f"{about}; {len(values)} seed{'s' * (len(values) > 1)}"
-    return Metric(name, statistics.fmean(values), better, spread, PAPER.get(name), GOALS.get(name), about)
-
-
-def orders(dataset: str, metrics: list[Metric]) -> list[Metric]:
-    """By how many standard errors of their difference one method's limiting FID is under another's."""
-    by_name = {metric.name: metric for metric in metrics}
-    result = []
-    for better, worse in (("ours", "symmetric"), ("symmetric", "vae")):
-        a, b = (by_name.get(f"{dataset}_{method}_limiting") for method in (better, worse))
-        if a is None or b is None or not a.std or not b.std:
-            continue
-        seeds = int(a.about.split(";")[-1].split()[0])
-        errors = (b.value - a.value) / math.sqrt((a.std**2 + b.std**2) / seeds)
-        name = f"{dataset}_{better}_before_{worse}"
-        about = f"({worse} - {better}), limiting FID, in standard errors of the difference"
-        result.append(Metric(name, errors, "higher", goal=GOALS.get(name), about=about))
-    return result
+# --- the page ---------------------------------------------------------------------------------------------------
 
 
 def figures(config: Config, found: dict[Run, dict]) -> list[tuple[str, str, Figure]]:
