@@ -1,4 +1,4 @@
-"""The table of the comparison: the numbers of all runs, means and spreads over seeds, beside the paper's (fig:compare)."""
+"""The table of the comparison: numbers of all runs, means and spreads over seeds beside the paper's (fig:compare)."""
 
 from __future__ import annotations
 
