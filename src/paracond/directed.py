@@ -143,7 +143,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "gumbel": gumbel,
 }
 UNBIASED = ("pathwise", "exact", "disarm")
-BEST = {Binary: "straight-through", Real: "pathwise"}
+BEST = {Binary: "gumbel", Real: "pathwise"}
 
 
 @torch.no_grad()
