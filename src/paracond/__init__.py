@@ -4,10 +4,23 @@ A joint model is a set of named conditionals; learning and every kind of inferen
 some coordinates clamped.
 """
 
-from paracond import datasets, diagnostics, exact, harmoniums, kernels, known, networks, noise, observers, schedules
+from paracond import (
+    datasets,
+    diagnostics,
+    directed,
+    exact,
+    harmoniums,
+    kernels,
+    known,
+    networks,
+    noise,
+    observers,
+    schedules,
+)
 from paracond.chain import Chain
 from paracond.compose import Pinned, Summing, compose
 from paracond.conditionals import Conditional
+from paracond.directed import VAE, Symmetric
 from paracond.engine import Engine
 from paracond.families import Binary, Categorical, Distribution, Family, Real
 from paracond.faults import NonFiniteError
@@ -19,6 +32,7 @@ from paracond.state import Data, InputError, Mask, Observed, State
 __version__ = "0.1.0"
 
 __all__ = [
+    "VAE",
     "Answer",
     "Binary",
     "Categorical",
@@ -40,9 +54,11 @@ __all__ = [
     "Real",
     "State",
     "Summing",
+    "Symmetric",
     "compose",
     "datasets",
     "diagnostics",
+    "directed",
     "exact",
     "harmoniums",
     "impute",

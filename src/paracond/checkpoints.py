@@ -1,4 +1,4 @@
-"""Checkpoints: all that the next update of a `Learner` depends on, in a folder, so that a run which was cut off goes on
+"""Checkpoints: all that the next update of a learner depends on, in a folder, so that a run which was cut off goes on
 as if it had not been (bit for bit on a CPU).
 
 That is: the model and its moving averages, the optimisers' states, the running batch, the pool and the examples still
@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from paracond import storage
 from paracond.beside import Beside
+from paracond.descent import Descent, Info
 from paracond.faults import NonFiniteError
-from paracond.learner import Info, Learner
 from paracond.progress import track
 from paracond.state import InputError
 
@@ -39,7 +39,7 @@ OWN = ("params", "capturable", "fused", "foreach", "differentiable")  # how an o
 
 
 def fit(
-    learner: Learner,
+    learner: Descent[Info],
     steps: int,
     folder: str | Path | None = None,
     *,
@@ -82,13 +82,13 @@ def exists(folder: str | Path) -> bool:
     return (Path(folder) / storage.DESCRIPTION).exists()
 
 
-def save(learner: Learner, folder: str | Path) -> None:
+def save(learner: Descent, folder: str | Path) -> None:
     """Write or replace the checkpoint in a folder; a fault not yet noticed is raised instead (NonFiniteError)."""
     learner.finish()
     _write(learner, folder)
 
 
-def restore(learner: Learner, folder: str | Path) -> None:
+def restore(learner: Descent, folder: str | Path) -> None:
     """Bring a learner that was just made into the state of a checkpoint; one that does not fit changes nothing."""
     if learner.step_count > 0:
         raise InputError(f"a checkpoint is restored into a new learner; this one is at step {learner.step_count}")
@@ -118,7 +118,7 @@ def restore(learner: Learner, folder: str | Path) -> None:
 # --- what a checkpoint holds ----------------------------------------------------------------------------------------
 
 
-def _write(learner: Learner, folder: str | Path) -> None:
+def _write(learner: Descent, folder: str | Path) -> None:
     storage.require_format(folder, FORMAT)  # a model that was saved here must not be lost
     _meet(learner)
     tensors = {**_buffers(learner), **_random(learner), "free/order": learner.completion.order}
@@ -133,13 +133,13 @@ def _write(learner: Learner, folder: str | Path) -> None:
     storage.write(folder, {"format": FORMAT, "state": state, "state_sha256": _digest(state)}, tensors)
 
 
-def _meet(learner: Learner) -> None:
+def _meet(learner: Descent) -> None:
     """Nothing that runs beside the updates writes what is read here, or reads what is written, at the same time."""
     if learner.beside is not None:
         learner.beside.engine.meet()
 
 
-def _identity(learner: Learner) -> dict:
+def _identity(learner: Descent) -> dict:
     """What must be the same in the learner that goes on, in words for the message if it is not."""
     model = learner.model
     found = {
@@ -147,6 +147,7 @@ def _identity(learner: Learner) -> dict:
         "batch size": learner.batch_size,
         "number of examples": learner.completion.rows,
         **{f"variable {name!r}": family.describe() for name, family in model.variables.items()},
+        **learner.identity(),
     }
     if learner.beside is not None:
         found["completion beside learning"] = "on"  # absent otherwise, as in checkpoints from before it was there
@@ -169,22 +170,21 @@ def _fingerprint(examples: Mapping[str, Tensor], observed: Mapping[str, Tensor])
     return digest.hexdigest()[:16]
 
 
-def _buffers(learner: Learner) -> dict[str, Tensor]:
+def _buffers(learner: Descent) -> dict[str, Tensor]:
     """The learner's tensors that stay where they are."""
     parts: dict[str, Mapping[str, Tensor]] = {
         "model": _weights(learner.model),
         "averaged": _weights(learner.averaged),
-        "batch": learner.batch,
-        "redrawn": learner.redrawn,
         "pool": learner.completion.pool,
         "pool_mask": learner.completion.mask,
         "pool_redrawn": learner.completion.redrawn,
         "kept": learner.completion.kept,
-        "learner": {"index": learner.completion.index, "ranks": learner.ranks, "visited": learner.completion.visited},
+        "learner": {"index": learner.completion.index, "visited": learner.completion.visited},
         "faults": {"clock": learner.faults.clock, "first": learner.faults.first},
         **_buffers_beside(learner.beside),
     }
-    return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+    found = {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+    return found | learner.kept()
 
 
 def _buffers_beside(beside: Beside | None) -> dict[str, Mapping[str, Tensor]]:
@@ -204,7 +204,7 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _random(learner: Learner) -> dict[str, Tensor]:
+def _random(learner: Descent) -> dict[str, Tensor]:
     """All random states; networks (dropout) draw from torch's own."""
     found = {
         "random/learner": learner.generator.get_state(),
@@ -218,7 +218,7 @@ def _random(learner: Learner) -> dict[str, Tensor]:
     return found
 
 
-def _set_random(learner: Learner, found: Mapping[str, Tensor]) -> None:
+def _set_random(learner: Descent, found: Mapping[str, Tensor]) -> None:
     learner.generator.set_state(found["random/learner"])
     learner.host.set_state(found["random/host"])
     torch.set_rng_state(found["random/torch"])
@@ -228,28 +228,24 @@ def _set_random(learner: Learner, found: Mapping[str, Tensor]) -> None:
         torch.cuda.set_rng_state(found["random/cuda"], learner.model.device)
 
 
-def _counters(learner: Learner) -> dict:
+def _counters(learner: Descent) -> dict:
     found = {
         "step_count": learner.step_count,
-        "age": learner.age,
         "left": learner.completion.left,
-        "due": learner.due,
-        "replacements": learner.replacements,
         "threads": torch.get_num_threads(),
         "updates": learner.updates,
-        "last": learner.scan.last,
+        **learner.counts(),
     }
     if learner.beside is not None:
         found["beside"] = {"left": learner.beside.left, "turns": learner.completion.turns}
     return found
 
 
-def _set_counters(learner: Learner, found: Mapping) -> None:
-    learner.step_count, learner.age = found["step_count"], found["age"]
-    learner.completion.left, learner.due, learner.replacements = found["left"], found["due"], found["replacements"]
+def _set_counters(learner: Descent, found: Mapping) -> None:
+    learner.step_count, learner.completion.left = found["step_count"], found["left"]
+    learner.set_counts(found)
     learner.updates.update(found["updates"])
     torch.set_num_threads(found["threads"])  # sums depend on it in their last digits
-    learner.scan.last = found["last"]
     if learner.beside is not None:
         learner.beside.left, learner.completion.turns = found["beside"]["left"], list(found["beside"]["turns"])
 
@@ -333,7 +329,7 @@ def _require_same(folder: str | Path, found: Mapping, expected: Mapping) -> None
 # --- the loop -------------------------------------------------------------------------------------------------------
 
 
-def _begin(learner: Learner, folder: Path | None, resume: bool) -> None:
+def _begin(learner: Descent, folder: Path | None, resume: bool) -> None:
     """Go on from a checkpoint, or see to it that none will be overwritten."""
     if folder is None:
         if resume:
@@ -346,7 +342,7 @@ def _begin(learner: Learner, folder: Path | None, resume: bool) -> None:
         restore(learner, folder)
 
 
-def _updates(learner: Learner, steps: int, progress: bool | None, over: Callable[[], bool]) -> Iterator[Info]:
+def _updates(learner: Descent[Info], steps: int, progress: bool | None, over: Callable[[], bool]) -> Iterator[Info]:
     """The updates up to `steps`, or until it is over; asked first, so that a time box of nothing does nothing."""
     start = learner.step_count
     for _ in track(range(start, steps), "learning", progress, start):
@@ -377,7 +373,7 @@ def _patience(wanted: bool) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _keeping_faults(learner: Learner, folder: Path | None) -> Iterator[None]:
+def _keeping_faults(learner: Descent, folder: Path | None) -> Iterator[None]:
     """A fault can be noticed in the middle of an update, or some updates late: the model is the last good one, but the
     run cannot go on from there. So it is written beside the last checkpoint, not over it."""
     try:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from paracond.recipes import chain_length, demo, faces, fashion, ising, levers, mnist, use
+from paracond.recipes import chain_length, compare, demo, faces, fashion, ising, levers, mnist, use
 from paracond.recipes.images import Unfinished
 from paracond.state import InputError
 
@@ -29,6 +29,7 @@ RECIPES = {
     "fashion": fashion,
     "faces": faces,
     "levers": levers,
+    "compare": compare,
 }
 USES: dict[type, Callable[[Any], str]] = {use.Train: use.train, use.Sample: use.sample, use.Classify: use.classify}
 
@@ -50,6 +51,7 @@ class Reproduce:
         | Annotated[fashion.Config, tyro.conf.subcommand("fashion")]
         | Annotated[faces.Config, tyro.conf.subcommand("faces")]
         | Annotated[levers.Config, tyro.conf.subcommand("levers")]
+        | Annotated[compare.Config, tyro.conf.subcommand("compare")]
     )
 
 

@@ -90,8 +90,8 @@ def _carrier(model: JointModel, latent: str, mask: Mask) -> str:
 
 
 def _classes(model: JointModel, latent: str, state: State, mask: Mask) -> Tensor:
-    """A number for every row, the same for rows with the same observed classes."""
-    names = [n for n in model.names if n != latent and _is_class(model, n) and bool(mask[n].all())]
+    """A number for every row, the same for rows with the same observed classes (conditions too)."""
+    names = [n for n in model.variables if n != latent and _is_class(model, n) and bool(mask[n].all())]
     columns = [state[n] for n in names] or [torch.zeros(row_count(state), dtype=torch.long, device=model.device)]
     return torch.stack(columns, 1).unique(dim=0, return_inverse=True)[1]
 

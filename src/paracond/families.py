@@ -176,10 +176,10 @@ class Bernoulli(Distribution):
     def scores(self, value: Tensor) -> Tensor:
         return value * self.logits - F.softplus(self.logits)
 
-    @torch.no_grad()
     def sample(self, generator: torch.Generator) -> Tensor:
+        mean = self.mean.detach()  # which is kept, with its gradient
         # On CPU, torch.bernoulli takes several times as long. NaN becomes 0; scores stay NaN, and that is found.
-        return torch.empty_like(self.mean).uniform_(generator=generator).lt_(self.mean)
+        return torch.empty_like(mean).uniform_(generator=generator).lt_(mean)
 
     @cached_property
     def mean(self) -> Tensor:

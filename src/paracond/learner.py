@@ -30,34 +30,26 @@ It takes no part in the chain.
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from paracond.beside import Beside
 from paracond.chain import Scan
 from paracond.completion import Augment, Completion, blank, flags
+from paracond.descent import Descent, Optimiser, Rate, adam
 from paracond.engine import Engine
 from paracond.families import Distribution
-from paracond.faults import Faults
 from paracond.joint import JointModel
 from paracond.schedules import Schedule, as_schedule
 from paracond.state import Data, InputError, at_least
-from paracond.stepwise import Stepwise
 
-Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
-Rate = float | Schedule
 SHUFFLES = 64
-
-
-def adam(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The default optimiser of every conditional."""
-    return torch.optim.Adam(parameters, lr=1e-3, fused=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +62,7 @@ class Info:
     chain_length: float
 
 
-class Learner(Stepwise[Info, JointModel]):
+class Learner(Descent[Info]):
     """Owns optimisers, running batch and random state. `for info in learner.run(steps)`, or `learner.fit(steps)`.
 
     `learner.averaged` is the model with moving-average weights, for inference. `optimiser(name, parameters)` makes the
@@ -108,51 +100,24 @@ class Learner(Stepwise[Info, JointModel]):
     ):
         _one_of("form", form, ("running", "literal"))
         _one_of("draw", draw, ("before", "after"))
-        at_least({"batch_size": (batch_size, 1), "completion_steps": (completion_steps, 0)})
-        numbers = all(isinstance(number, (int, float)) for number in (average, clip or 1.0))
-        if not numbers or not 0 <= average < 1 or (clip is not None and not clip > 0):
-            raise InputError(f"average must be in [0, 1) and clip positive, found {average} and {clip}")
-        if not isinstance(model, JointModel):
-            raise InputError(f"a Learner takes a JointModel, found {type(model).__name__}")
-        if not isinstance(data, Data):
-            raise InputError(f"a Learner takes Data(values, mask), found {type(data).__name__}")
-        self.model = model
-        self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
+        at_least({"completion_steps": (completion_steps, 0)})
+        super().__init__(
+            model,
+            data,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            optimiser=optimiser,
+            clip=clip,
+            average=average,
+            engine=engine,
+            seed=seed,
+        )
         self.chain_length = as_schedule("chain_length", chain_length)
-        self.rates = _rates(model, learning_rate)
-        self.batch_size = batch_size
-        self.form, self.draw, self.skip_redrawn, self.clip, self.decay = form, draw, skip_redrawn, clip, average
-        self.generator = model.generator(seed)
-        self.host = torch.Generator().manual_seed(seed)  # choices that are made on the host
+        self.form, self.draw, self.skip_redrawn = form, draw, skip_redrawn
         self.scan = Scan(model.names, model.alpha, scan, self.host)
-        self.step_count = self.age = 0
-        self.beside: Beside | None = None
-        self.faults = Faults(model, self.engine)
-        self._make_optimisers(optimiser)
+        self.age = 0
         self._make_source(data, completion_steps, augment, tuple(warm), beside)
         self._make_buffers()
-
-    def _make_optimisers(self, optimiser: Optimiser) -> None:
-        model, engine = self.model, self.engine
-        engine.prepare(model.train())
-        self.averaged = copy.deepcopy(model).requires_grad_(False).eval()
-        self.parameters = {n: [p for p in model.conditional(n).parameters() if p.requires_grad] for n in model.names}
-        if not any(self.parameters.values()):
-            raise InputError("no conditional has a parameter to learn; model.requires_grad_(True) lets them learn (on)")
-        self.learns_start = {n: _start_learns(model, n) for n in model.names}  # one that was fitted does not
-        self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
-        for name, made in self.optimisers.items():
-            engine.capturable(name, made)
-        self.working = engine.working(model)
-        for name in model.names:
-            engine.fused(self.working.model.conditional(name).network)
-        pairs = {n: (self.averaged.conditional(n), model.conditional(n)) for n in model.names}
-        self.averages: dict[str, list[Tensor]] = {
-            n: [a for a, p in zip(mean.parameters(), now.parameters(), strict=True) if p.requires_grad]
-            for n, (mean, now) in pairs.items()
-        }
-        self.buffers = {n: list(zip(mean.buffers(), now.buffers(), strict=True)) for n, (mean, now) in pairs.items()}
-        self.updates = dict.fromkeys(model.names, 0)
 
     def _make_source(
         self, data: Data, steps: int, augment: Augment | None, warm: tuple[str, ...], beside: bool
@@ -176,8 +141,6 @@ class Learner(Stepwise[Info, JointModel]):
         self.ranks = torch.zeros(SHUFFLES, size, dtype=torch.long, device=device)  # orders of rows, for replacements
         self.replacements, self.turn = 0, torch.zeros(1, dtype=torch.long, device=device)
         self.first, self.count = torch.zeros(2, dtype=torch.long, device=device)  # which rows of the pool come next
-        self.weight = torch.ones((), device=device)  # of the new parameters in their moving average
-        self.losses = {n: torch.zeros((), device=device, dtype=model.dtype) for n in model.names}
         program = partial(self.engine.program, generator=self.generator)
         self.evaluate, self.keep = self.engine.fused(self._evaluate), self.engine.fused(self._keep)
         self.shuffle = program(self._shuffle)
@@ -186,13 +149,8 @@ class Learner(Stepwise[Info, JointModel]):
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
-    @property
-    def result(self) -> JointModel:
-        """The averaged model."""
-        return self.averaged
-
     def finish(self) -> None:
-        self.faults.raise_first()
+        super().finish()
         if self.beside is not None:
             self.beside.finish()
 
@@ -212,6 +170,17 @@ class Learner(Stepwise[Info, JointModel]):
         self.step_count += 1
         self.age += 1
         return Info(self.step_count, name, self.losses[name].clone(), length)
+
+    def kept(self) -> dict[str, Tensor]:
+        parts = {"batch": self.batch, "redrawn": self.redrawn, "learner": {"ranks": self.ranks}}
+        return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+
+    def counts(self) -> dict[str, Any]:
+        return {"age": self.age, "due": self.due, "replacements": self.replacements, "last": self.scan.last}
+
+    def set_counts(self, found: Mapping[str, Any]) -> None:
+        self.age, self.due, self.replacements = found["age"], found["due"], found["replacements"]
+        self.scan.last = found["last"]
 
     # --- replacement --------------------------------------------------------------------------------------------
 
@@ -255,23 +224,11 @@ class Learner(Stepwise[Info, JointModel]):
 
     # --- step II ------------------------------------------------------------------------------------------------
 
-    def _set_rates(self, name: str) -> None:
-        """The learning rate, and the weight in the moving average: larger at first, to forget the random start."""
-        self.weight.fill_(max(1 - self.decay, 10 / (self.updates[name] + 11)))
-        if name not in self.rates or name not in self.optimisers:
-            return
-        rate = self.rates[name](self.step_count)
-        for group in self.optimisers[name].param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
-
     def _update(self, name: str) -> None:
         """One gradient step on the conditional of `name`, and the new draw of its group."""
         self.working.refresh(self.model.conditional(name))
         distribution, objective, loss = self.evaluate(name)
-        norm = self._gradient(name, objective)
+        norm = self._gradients(objective, [name])[name]
         value = distribution.sample(self.generator)
         good = self.faults.check(name, {"the loss": loss, "the gradient": norm, "a draw": value.sum()})
         if self.draw == "after":
@@ -319,48 +276,6 @@ class Learner(Stepwise[Info, JointModel]):
             for value, old in zip(changing, former, strict=True):
                 torch.where(fine, value, old, out=value)
         return drawn, fine
-
-    def _gradient(self, name: str, objective: Tensor) -> Tensor:
-        """Backpropagate; returns the gradient's norm, before clipping."""
-        if name not in self.optimisers:
-            return torch.zeros_like(objective)
-        self.optimisers[name].zero_grad()
-        objective.backward()
-        self.working.return_gradients(self.model.conditional(name))
-        norm = nn.utils.get_total_norm([p.grad for p in self.parameters[name] if p.grad is not None])
-        if self.clip is not None:
-            nn.utils.clip_grads_with_norm_(self.parameters[name], self.clip, norm)
-        return norm
-
-    def _descend(self, name: str, good: Tensor) -> None:
-        optimiser = self.optimisers.get(name)
-        if optimiser is None:
-            return
-        if self.engine.captures:  # a fused optimiser leaves everything as it is where this is not zero
-            optimiser.found_inf = (~good).float()  # type: ignore[attr-defined]
-        optimiser.step()
-        with torch.no_grad():
-            now = [p.detach() for p in self.parameters[name]]
-            weight = self.weight * good if self.engine.captures else float(self.weight)
-            self.engine.move_towards(self.averages[name], now, weight)
-            for average, value in self.buffers[name]:
-                average.copy_(value)
-
-
-def _start_learns(model: JointModel, name: str) -> bool:
-    named = model.conditional(name).named_parameters()
-    return any(parameter.requires_grad for key, parameter in named if key.startswith("start."))
-
-
-def _rates(model: JointModel, learning_rate: Rate | Mapping[str, Rate] | None) -> dict[str, Schedule]:
-    """The learning rates that override those of optimisers, by name."""
-    if learning_rate is None:
-        return {}
-    if not isinstance(learning_rate, Mapping):
-        return dict.fromkeys(model.names, as_schedule("learning_rate", learning_rate))
-    for name in learning_rate:
-        model.conditional(name)  # refuses unknown names, and conditions
-    return {name: as_schedule(f"learning_rate of {name!r}", rate) for name, rate in learning_rate.items()}
 
 
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import augment, checkpoints
+from paracond.descent import Descent
 from paracond.diagnostics import LatentUsage, latent_usage
 from paracond.families import GAIN
 from paracond.metrics import FID, accuracy
@@ -219,7 +220,7 @@ class Milestones:
             self.found, self.trained = kept["found"], kept["trained"]
         self.began = self.kept = time.perf_counter()
 
-    def __call__(self, learner: pc.Learner) -> None:
+    def __call__(self, learner: Descent) -> None:
         if learner.step_count % 20:
             return
         now = time.perf_counter()
@@ -230,7 +231,7 @@ class Milestones:
         elif now - self.kept > 30:  # as a crash would lose it
             self.pause(learner)
 
-    def take(self, learner: pc.Learner) -> None:
+    def take(self, learner: Descent) -> None:
         self.pause(learner)
         numbers = {"seconds": self.trained, "updates": learner.step_count, **self.measure(learner.averaged)}
         self.found.append(numbers)
@@ -238,7 +239,7 @@ class Milestones:
         self.began = time.perf_counter()
         self._write()
 
-    def pause(self, learner: pc.Learner) -> None:
+    def pause(self, learner: Descent) -> None:
         """Stop the clock, and keep what there is."""
         learner.engine.synchronise()
         now = time.perf_counter()
@@ -261,8 +262,8 @@ class Boxed(Protocol):
     def minutes(self) -> float | None: ...
 
 
-def train(learner: pc.Learner, updates: int, folder: Path, config: Boxed, milestones: Milestones | None) -> None:
-    """Algorithm 1 with checkpoints; raises `Unfinished` at the end of the time box."""
+def train(learner: Descent, updates: int, folder: Path, config: Boxed, milestones: Milestones | None) -> None:
+    """Learn, with checkpoints; raises `Unfinished` at the end of the time box."""
 
     def look(info) -> None:
         if milestones is not None:

@@ -1,0 +1,323 @@
+"""Directed models p(z) p(x | z, c) with an encoder q(z | x, c), on the conditionals of a joint model (section 5.5).
+
+The prior p(z) is fixed: uniform for a Binary z, standard normal for a Real one. Everything may be given conditions c.
+
+`VAE` (Kingma & Welling 2014) ascends, in both conditionals, the bound
+
+    log p(x | c) >= ELBO = E_q(z | x, c) log p(x | z, c) - KL(q(z | x, c) | p(z)),
+
+with KL in closed form, and the gradient of f(z) = log p(x | z, c) under q estimated by one of
+
+- "pathwise" (Real z; unbiased): z = mu + sigma e with e ~ N(0, 1), differentiated through;
+- "exact" (Binary z of few bits): sum_z q(z) f(z), over all z;
+- "disarm" (Binary z; unbiased): p_d = sigmoid(l_d) and a uniform u_d give z_d = [u_d < p_d], z'_d = [1 - u_d < p_d],
+
+      d E f / d l_d ~ 1/2 (f(z) - f(z')) (z_d - z'_d) sigmoid(|l_d|)
+
+  (Dong, Mnih & Tucker 2020): score function, with a pair as control variate, the noise given the pair averaged out;
+- "straight-through" (Binary z; biased): z ~ q, differentiated as if z were p (Bengio et al. 2013);
+- "gumbel" (Binary z; biased): z = [s > 1/2], s = sigmoid((l + logistic noise) / T), differentiated as if z were s
+  (Jang et al. 2017; Maddison et al. 2017).
+
+`Symmetric` equilibrium learning (Flach et al. 2024): decoder and encoder each ascend their own utility,
+
+    decoder: E_data(x, c) E_q(z | x, c) log p(x | z, c),      encoder: E_data(c) E_p(z) E_p(x | z, c) log q(z | x, c),
+
+and both log p(x | z, c) and log q(z | x, c) on pairs, where the data have z. Where no example has z, this is wake-sleep
+(Hinton et al. 1995) with a fixed prior: the first is the wake phase, the second the sleep phase.
+
+What either learns is a `JointModel` like any other. From it, images come in two ways: by a random code, z ~ p(z) and
+x ~ p(x | z, c) (`random_code`), and by the limit of the chain that alternates both conditionals (`queries.sample`).
+`known.symmetric_equilibrium` is the same game by Algorithm 1, which completes a batch of both kinds; here each
+conditional is asked only for what the other learns from, and the prior is drawn afresh.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paracond.completion import Augment, Completion
+from paracond.descent import Descent, Optimiser, Rate, adam
+from paracond.engine import Engine
+from paracond.families import Bernoulli, Binary, Distribution, Gaussian, Real
+from paracond.joint import JointModel
+from paracond.state import Data, InputError, State, at_least, take
+
+TEMPERATURE = 2 / 3  # of "gumbel": the choice of Maddison et al. for one bit
+
+Scores = Callable[[Tensor], Tensor]
+#: (q, family of z, f, generator) -> [batch]: an estimate of E_q f, whose gradient estimates that of E_q f.
+Estimator = Callable[[Distribution, Binary | Real, Scores, torch.Generator], Tensor]
+
+
+# --- the prior --------------------------------------------------------------------------------------------------
+
+
+def divergence(q: Distribution) -> Tensor:
+    """KL(q | p(z)) for each coordinate, `[batch, *event]`."""
+    if isinstance(q, Bernoulli):
+        return math.log(2) - q.entropy
+    if isinstance(q, Gaussian):
+        return 0.5 * (q.mean.square() + q.variance - 1) - q.log_scale
+    raise InputError(f"there is a prior for Binary and Real latents, found {type(q).__name__}")
+
+
+@torch.no_grad()
+def random_code(model: JointModel, latent: str, given: Mapping[str, Tensor], seed: int = 0) -> State:
+    """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the conditions c)."""
+    x = next(name for name in _two_groups(model) if name != latent)
+    generator = model.generator(seed)
+    state, _ = model.admit(dict(given))
+    rows = len(next(iter(state.values())))
+    state[latent] = _latent_family(model, latent).start(rows, generator, model.dtype)
+    with model.asked():
+        return {**state, x: model(x, state).sample(generator)}
+
+
+def _two_groups(model: JointModel) -> tuple[str, ...]:
+    if not isinstance(model, JointModel) or len(model.names) != 2:
+        raise InputError("a directed model needs a JointModel of two groups with conditionals, and conditions if any")
+    return model.names
+
+
+def _latent_family(model: JointModel, name: str) -> Binary | Real:
+    """Whose `start` draws from the prior."""
+    family = model.variables[name]
+    if not isinstance(family, (Binary, Real)):
+        raise InputError(f"there is a prior for Binary and Real latents; {name!r} is {family}")
+    return family
+
+
+# --- gradients of E_q f -----------------------------------------------------------------------------------------
+
+
+def pathwise(q: Distribution, family: Binary | Real, f: Scores, generator: torch.Generator) -> Tensor:
+    assert isinstance(q, Gaussian)
+    noise = torch.empty_like(q.mu).normal_(generator=generator)
+    return f(q.mu + q.log_scale.exp() * noise)
+
+
+def enumerated(q: Distribution, family: Binary | Real, f: Scores, generator: torch.Generator) -> Tensor:
+    assert isinstance(q, Bernoulli)
+    values = family.values().to(q.logits)
+    rows = q.logits.shape[0]
+    each = values.repeat_interleave(rows, 0)  # all rows with the first value, then all with the second, ...
+    scores = q.scores(values.unsqueeze(1)).reshape(len(values), rows, -1).sum(2)
+    return (scores.exp() * f(each).view(len(values), rows)).sum(0)
+
+
+def disarm(q: Distribution, family: Binary | Real, f: Scores, generator: torch.Generator) -> Tensor:
+    assert isinstance(q, Bernoulli)
+    p = q.mean.detach()
+    u = torch.empty_like(p).uniform_(generator=generator)
+    z, other = (u < p).to(p.dtype), (1 - u < p).to(p.dtype)
+    first, second = f(torch.cat([z, other])).chunk(2)
+    gap = (first - second).detach().view(-1, *[1] * (p.ndim - 1))
+    slope = 0.5 * gap * (z - other) * torch.sigmoid(q.logits.detach().abs())
+    through = (slope * (q.logits - q.logits.detach())).flatten(1).sum(1)  # zero, with the wanted gradient
+    return 0.5 * (first + second) + through
+
+
+def straight_through(q: Distribution, family: Binary | Real, f: Scores, generator: torch.Generator) -> Tensor:
+    return f(q.sample(generator) + q.mean - q.mean.detach())
+
+
+def gumbel(q: Distribution, family: Binary | Real, f: Scores, generator: torch.Generator) -> Tensor:
+    assert isinstance(q, Bernoulli)
+    u = torch.empty_like(q.logits).uniform_(generator=generator).clamp(1e-6, 1 - 1e-6)
+    s = torch.sigmoid((q.logits + u.logit()) / TEMPERATURE)
+    return f((s > 0.5).to(s.dtype) + s - s.detach())
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "pathwise": pathwise,
+    "exact": enumerated,
+    "disarm": disarm,
+    "straight-through": straight_through,
+    "gumbel": gumbel,
+}
+UNBIASED = ("pathwise", "exact", "disarm")
+BEST = {Binary: "gumbel", Real: "pathwise"}
+
+
+@torch.no_grad()
+def elbo(model: JointModel, data: Data, *, draws: int = 1, seed: int = 0, chunk: int = 1000) -> Tensor:
+    """The ELBO of every example, `[rows]`, with E_q log p(x | z, c) averaged over `draws` draws of z."""
+    at_least({"draws": (draws, 1), "chunk": (chunk, 1)})
+    x, z = roles(model, data)
+    generator, found = model.generator(seed), []
+    with model.asked():
+        for first in range(0, len(data), chunk):
+            part = data[first : first + chunk]
+            state, _ = model.admit(part.state, part.mask)
+            q = model(z, state)
+            drawn = [model(x, {**state, z: q.sample(generator)}).log_prob(state[x]) for _ in range(draws)]
+            found.append(torch.stack(drawn).mean(0) - divergence(q).flatten(1).sum(1))
+    return torch.cat(found)
+
+
+def roles(model: JointModel, data: Data) -> tuple[str, str]:
+    """The names of x, which the data have everywhere, and of z, which they lack in all rows or in some."""
+    names = _two_groups(model)
+    if not isinstance(data, Data):
+        raise InputError(f"a directed model learns from Data(values, mask), found {type(data).__name__}")
+    known = {n: n in data.mask and bool(data.mask[n].all()) for n in names}
+    if sum(known.values()) != 1:
+        raise InputError(f"the data must have one of {', '.join(names)} everywhere and lack the other in places")
+    x, z = sorted(names, key=lambda name: not known[name])
+    _latent_family(model, z)
+    return x, z
+
+
+# --- learners ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Info:
+    """One update of both conditionals: their losses by name, means over the batch, as tensors.
+
+    `VAE`: -E_q log p(x | z, c) of x, and the divergence of z; they add up to -ELBO. `Symmetric`: -log p(x | z, c) and
+    -log q(z | x, c), each on what it learns from."""
+
+    step: int
+    losses: dict[str, Tensor]
+
+
+class Directed(Descent[Info]):
+    """A learner of both conditionals at once, on fresh examples at every update. Options are those of `Learner`."""
+
+    def __init__(
+        self,
+        model: JointModel,
+        data: Data,
+        *,
+        batch_size: int = 256,
+        learning_rate: Rate | Mapping[str, Rate] | None = None,
+        optimiser: Optimiser = adam,
+        clip: float | None = None,
+        average: float = 0.999,
+        augment: Augment | None = None,
+        engine: str | Engine = "auto",
+        seed: int = 0,
+    ):
+        self.x, self.z = roles(model, data)
+        super().__init__(
+            model,
+            data,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            optimiser=optimiser,
+            clip=clip,
+            average=average,
+            engine=engine,
+            seed=seed,
+        )
+        if any(self.learns_start.values()):
+            raise InputError(f"a start does not learn in a {type(self).__name__}: call model.fit_starts(data) first")
+        how = self.working, self.engine, self.faults, self.generator, self.host
+        self.completion = Completion(model, data, batch_size, 0, augment, *how)
+        self.batch, self.family = self.completion.pool, _latent_family(model, self.z)
+        self.update = self.engine.program(self._update, self.generator)
+
+    def identity(self) -> dict[str, str]:
+        return {"method": type(self).__name__}
+
+    def step(self) -> Info:
+        """One update of both conditionals."""
+        self.faults.look()
+        self.completion.fill()
+        for name in self.model.names:
+            self._set_rates(name)
+        self.update()
+        for name in self.model.names:
+            self.updates[name] += 1
+        self.step_count += 1
+        return Info(self.step_count, {name: loss.clone() for name, loss in self.losses.items()})
+
+    def _update(self) -> None:
+        self.working.refresh()
+        terms = self._terms()
+        names = self.model.names
+        norms = self._gradients(terms[self.x] + terms[self.z], names)
+        checks = [self.faults.check(n, {"the loss": terms[n].detach(), "the gradient": norms[n]}) for n in names]
+        for name in names:  # all or none
+            self._descend(name, checks[-1])
+        with torch.no_grad():
+            for name, term in terms.items():
+                self.losses[name].copy_(term)
+            self.faults.clock.add_(1)
+
+    @abstractmethod
+    def _terms(self) -> dict[str, Tensor]:
+        """What to descend, as a sum of one mean over the batch for each conditional."""
+
+    def _given(self, name: str, state: State) -> Distribution:
+        with self.engine.precision():
+            return self.working.model(name, state)
+
+
+class VAE(Directed):
+    """`estimator` is that of the gradient under q: see above. If not given: the best that was measured."""
+
+    def __init__(self, model: JointModel, data: Data, *, estimator: str | None = None, **options):
+        super().__init__(model, data, **options)
+        allowed = [name for name in ESTIMATORS if (name == "pathwise") == isinstance(self.family, Real)]
+        estimator = BEST[type(self.family)] if estimator is None else estimator
+        if estimator not in allowed:
+            raise InputError(f"the estimator for {self.family} is one of {', '.join(allowed)}, found {estimator!r}")
+        if estimator == "exact" and self.engine.captures:
+            raise InputError('the estimator "exact" is for few bits, as an oracle: use engine="eager"')
+        if bool(self.completion.observed[self.z].any()):
+            raise InputError(f"{self.z!r} is observed in places: a VAE has no use for that, Symmetric has")
+        self.estimator = estimator
+
+    def identity(self) -> dict[str, str]:
+        return {**super().identity(), "estimator": self.estimator}
+
+    def _terms(self) -> dict[str, Tensor]:
+        q = self._given(self.z, self.batch)
+        expected = ESTIMATORS[self.estimator](q, self.family, self._scores, self.generator)
+        return {self.x: -expected.mean(), self.z: divergence(q).flatten(1).sum(1).mean()}
+
+    def _scores(self, z: Tensor) -> Tensor:
+        """log p(x | z, c), where z has every row of the batch once, or all of them several times."""
+        again = torch.arange(len(z), device=z.device) % self.batch_size
+        state = take(self.batch, again) if len(z) > self.batch_size else self.batch
+        return self._given(self.x, {**state, self.z: z}).log_prob(state[self.x])
+
+
+class Symmetric(Directed):
+    """The two-player game; wake-sleep where the data never have z."""
+
+    def _terms(self) -> dict[str, Tensor]:
+        awake, asleep = self._awake(), self._asleep()
+        decoder = self._given(self.x, awake).log_prob(awake[self.x])
+        encoder = self._given(self.z, asleep).log_prob(asleep[self.z])
+        if self._has_pairs:  # these too, as many as there are
+            scores = self._given(self.z, awake).scores(awake[self.z])
+            encoder = encoder + (scores * self.completion.mask[self.z]).flatten(1).sum(1)
+        return {self.x: -decoder.mean(), self.z: -encoder.mean()}
+
+    @property
+    def _has_pairs(self) -> bool:
+        return self.completion.patterns.get(self.z, False) is not False
+
+    @torch.no_grad()
+    def _awake(self) -> State:
+        """The data, completed by the encoder."""
+        known = self.completion.mask[self.z] if self._has_pairs else None
+        z = self._given(self.z, self.batch).redraw(self.batch[self.z], known, self.generator)
+        return {**self.batch, self.z: z}
+
+    @torch.no_grad()
+    def _asleep(self) -> State:
+        """The prior, completed by the decoder, given the data's conditions."""
+        z = self.family.start(self.batch_size, self.generator, self.model.dtype)
+        state = {**self.batch, self.z: z}
+        return {**state, self.x: self._given(self.x, state).sample(self.generator)}

@@ -1,0 +1,188 @@
+"""Two groups given c (section 5.5): an encoder q(z | x, c) and a decoder p(x | z, c), and three ways to learn them.
+
+- "vae": the ELBO, with a fixed prior p(z) (`directed.VAE`);
+- "symmetric": the two-player game with the same prior (`directed.Symmetric`);
+- "ours": Algorithm 1, without a prior (`Learner`).
+
+All else is the same: networks and their initial weights, optimiser, learning rate, batch, examples, and the number of
+gradient steps that each conditional makes. (An update of the first two is one of both conditionals; the `Learner`
+updates one at a time, so it makes twice as many.) Chains begin at the same start, fitted to the data and not learned.
+
+Two exceptions, in favour of "symmetric" on faces: while its encoder cannot read codes from images yet, its decoder
+learns from codes that say nothing, and to ignore them. So the decoder's learning rate grows over the first part of the
+training, and the encoder's sigma begins near that of the prior (others begin small, which holds off their collapse).
+
+Fashion-MNIST has z in {0, 1}^256 and a uniform prior; faces have a real z and a standard normal one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+import paracond as pc
+from paracond import datasets
+from paracond.datasets.faces import SIZE, load, of_split
+from paracond.descent import Descent
+from paracond.recipes.faces_baselines import Moved
+from paracond.recipes.images import adam
+
+METHODS = ("vae", "symmetric", "ours")
+CLASS = "Male"  # of the attributes, the one that is asked for
+
+
+@dataclass(frozen=True)
+class Design:
+    """What all methods share, and the one setting that each has of its own."""
+
+    image: tuple[int, int, int]
+    latent: pc.Family
+    scale: str | float = "learned"
+    """of x: one sigma that is learned, or fixed"""
+    width: int = 64
+    most: int = 128
+    """channels at the lowest resolutions (faces)"""
+    blocks: int = 1
+    start: int = 64
+    """directions of the start of x given c"""
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    last_learning_rate: float = 1e-5
+    average: float = 0.999
+    updates: int = 20_000
+    """of each conditional"""
+    mirrored: bool = False
+    """whether half of the examples are mirrored each time they are used"""
+    estimator: str | None = None
+    """of the VAE's gradient (see `directed`)"""
+    gain: float = 1.0
+    """by which the initial weights are enlarged through which a decoder of faces reads the code"""
+    warm_up: float = 0.0
+    """share of the updates in which the learning rate of Symmetric's decoder grows, from zero"""
+    first_sigma: float | None = None
+    """of Symmetric's encoder, where codes are real, instead of the family's"""
+    chain_length: float = 4.0
+    """of ours, on average"""
+
+
+FASHION = Design((1, 28, 28), pc.Binary(256), width=96)
+FACES = Design(
+    (3, SIZE, SIZE),
+    pc.Real(64, scale="element", initial_scale=0.1, ceiling=1.0),
+    width=32,
+    batch_size=128,
+    updates=12_000,
+    mirrored=True,
+    gain=4.0,
+    warm_up=0.25,
+    first_sigma=0.9,
+)
+DESIGNS = {"fashion": FASHION, "faces": FACES}
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A data set: images x and conditions c, and which of the few classes that are asked for every row is of."""
+
+    train: pc.Data
+    test: pc.Data
+    condition: pc.Family
+    class_of: Callable[[torch.Tensor], torch.Tensor]
+    """c to a class, `[rows]`"""
+    classes: int
+
+
+def fashion(folder: Path | None) -> Pictures:
+    train, test = (datasets.fashion(split, folder=folder) for split in ("train", "test"))
+    return Pictures(train, test, pc.Categorical(10), lambda c: c, 10)
+
+
+def faces(folder: Path | None) -> Pictures:
+    found = load(folder)
+    train, test = (_attributed(of_split(found, split, "labels")) for split in ("train", "test"))
+    names = found.attribute_names
+    index = names.index(CLASS) if CLASS in names else 0
+    return Pictures(train, test, pc.Binary(len(names)), lambda c: c[:, index].long(), 2)
+
+
+LOADERS = {"fashion": fashion, "faces": faces}
+
+
+def _attributed(data: pc.Data) -> pc.Data:
+    """Images and attributes, of those whose attributes are known."""
+    known = data.mask["c"].all(1)
+    return pc.Data({name: data.state[name][known] for name in ("x", "c")})
+
+
+def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
+    groups: dict[str, pc.Family] = {"x": pc.Real(design.image, scale=design.scale), "z": design.latent}
+    variables = {**groups, "c": condition}
+    grey = design.image[0] == 1
+    make = pc.networks.image_network if grey else pc.networks.scene_network
+    options: dict = {"kind": "residual", "width": design.width, "blocks": design.blocks}
+    options |= {} if grey else {"most": design.most}
+    start = pc.networks.components(variables, "x", ["c"], design.start)
+    nets = {name: make(variables, name, **options) for name in groups}
+    if isinstance(nets["x"], pc.networks.Pyramid):
+        enlarge(nets["x"], design.gain)
+    conditionals = {n: pc.Conditional(f, nets[n], start if n == "x" else None) for n, f in groups.items()}
+    return pc.JointModel(conditionals, conditions={"c": pc.Condition(condition, None)})
+
+
+@torch.no_grad()
+def enlarge(decoder: pc.networks.Pyramid, gain: float) -> None:
+    """At first a code hardly shows in the images of a pyramid: what cannot be read is not learned."""
+    for layer in (decoder.told[0], decoder.told[2], decoder.bottom):
+        layer.weight.mul_(gain)  # type: ignore[operator]
+
+
+@torch.no_grad()
+def widen(model: pc.JointModel, sigma: float) -> None:
+    """Let the encoder of real codes begin with this sigma."""
+    family, network = model.variables["z"], model.conditional("z").network
+    assert isinstance(family, pc.Real) and isinstance(network, pc.networks.Pyramid)
+    log_scales = network.mlp[-1].bias.view(2, -1)[1]  # type: ignore[operator]
+    log_scales.add_(family.raw_scale(sigma))
+
+
+def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Descent:
+    torch.manual_seed(seed)
+    model = make_model(design, pictures.condition).to(engine.device)
+    model.fit_starts(pictures.train, seed=0)
+    options: dict = {
+        "batch_size": design.batch_size,
+        "learning_rate": rates_of(design, method),
+        "optimiser": adam,
+        "average": design.average,
+        "augment": Moved(0, True, engine.device) if design.mirrored else None,
+        "engine": engine,
+        "seed": seed,
+    }
+    if method == "vae":
+        return pc.VAE(model, pictures.train, estimator=design.estimator, **options)
+    if method == "symmetric":
+        if design.first_sigma is not None:
+            widen(model, design.first_sigma)
+        return pc.Symmetric(model, pictures.train, **options)
+    return pc.Learner(model, pictures.train, chain_length=design.chain_length, **options)
+
+
+def rates_of(design: Design, method: str) -> dict[str, pc.schedules.Schedule]:
+    """Of each conditional."""
+    steps = steps_of(design, method)
+    rate = pc.schedules.cosine(design.learning_rate, design.last_learning_rate, steps)
+    warm = design.warm_up * steps if method == "symmetric" else 0.0
+    return {"z": rate, "x": lambda step: rate(step) * (min(1.0, step / warm) ** 2 if warm else 1.0)}
+
+
+def steps_of(design: Design, method: str) -> int:
+    """Steps of the learner in which each conditional makes `design.updates`."""
+    return design.updates * (2 if method == "ours" else 1)
+
+
+def small(design: Design) -> Design:
+    """A design that learns nothing worth having, in seconds."""
+    return replace(design, latent=replace(design.latent, shape=8), width=8, most=8, start=8, batch_size=16, updates=10)

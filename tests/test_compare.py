@@ -1,0 +1,224 @@
+"""The comparison of section 5.5: its measures against exact answers, its runs in small, in one piece and in two."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from test_images import write_idx
+
+import paracond as pc
+from paracond import cli
+from paracond.metrics import Extractor
+from paracond.recipes import compare, compare_model, compare_table
+from paracond.recipes import compare_measures as measures
+from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
+
+
+def bits_model(scale=0.5, seed=0):
+    """x in R^(1, 4, 3) given 3 bits and a class of two."""
+    torch.manual_seed(seed)
+    groups = {"x": pc.Real((1, 4, 3), scale=scale), "z": pc.Binary(3)}
+    condition = pc.Condition(pc.Categorical(2), None)
+    nets = {n: pc.networks.mlp({**groups, "c": condition.family}, n, hidden=8, depth=1) for n in groups}
+    return pc.JointModel(
+        {n: pc.Conditional(f, nets[n]) for n, f in groups.items()}, conditions={"c": condition}
+    ).double()
+
+
+def all_codes():
+    z = pc.Binary(3).values().double()
+    return {"z": z.repeat(2, 1), "c": torch.arange(2).repeat_interleave(8), "x": torch.zeros(16, 1, 4, 3).double()}
+
+
+def test_the_class_of_a_half_is_that_of_bayes_rule():
+    """Every code once: the Monte Carlo mean is then p(x_K | c) for the uniform prior, which enumeration gives too."""
+    model, codes = bits_model(), all_codes()
+    visible = measures.top_half((1, 4, 3))
+    assert visible.sum() == 6 and bool(visible[0, :2].all())
+    images = torch.randn(5, 1, 4, 3, generator=torch.Generator().manual_seed(1)).double()
+    found = measures.class_evidence(model, codes, codes["c"], images, visible, 2)
+    means = model("x", codes).mean
+    for row, image in enumerate(images):
+        each = (
+            torch.distributions.Normal(means[:, visible], 0.5).log_prob(image[visible]).sum(1).view(2, 8).exp().mean(1)
+        )
+        torch.testing.assert_close(found[row].softmax(0), each / each.sum())
+
+
+def test_a_half_tells_the_class_where_it_can():
+    """Images of the model itself: the accuracy is the one that the exact posterior has, on average over images."""
+    model, codes = bits_model(scale=0.3, seed=4), all_codes()
+    rows = 2000
+    c = torch.arange(rows) % 2
+    state = pc.directed.random_code(model, "z", {"c": c}, seed=2)
+    data = pc.Data({"x": state["x"].float(), "c": c})
+    pictures = Pictures(data, data, pc.Categorical(2), lambda c: c, 2)
+    found = measures.half_accuracy(model, pictures, codes, rows)
+    evidence = measures.class_evidence(model, codes, codes["c"], state["x"], measures.top_half((1, 4, 3)), 2)
+    expected = float(evidence.softmax(1).max(1).values.mean())  # what the posterior says of its own decisions
+    assert 0.55 < expected < 0.99 and abs(found - expected) < 5 * (0.25 / rows) ** 0.5
+
+
+def test_a_class_that_no_code_has_is_never_decided():
+    model, codes = bits_model(), all_codes()
+    codes = {name: value[:8] for name, value in codes.items()}  # of class 0 only
+    found = measures.class_evidence(model, codes, codes["c"], torch.zeros(3, 1, 4, 3), measures.top_half((1, 4, 3)), 2)
+    assert found.argmax(1).tolist() == [0, 0, 0]
+
+
+def test_a_sigma_of_its_own_for_every_pixel_is_refused():
+    model, codes = bits_model(), all_codes()
+    groups = {"x": pc.Real((1, 4, 3)), "z": pc.Binary(3)}
+    other = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(groups, n)) for n, f in groups.items()})
+    codes = {n: codes[n].float() for n in groups}
+    with pytest.raises(pc.InputError, match="needs a Real x with one sigma for all"):
+        measures.class_evidence(other, codes, torch.zeros(16), codes["x"], measures.top_half((1, 4, 3)), 1)
+    assert model.variables["x"] != other.variables["x"]
+
+
+def test_disagreement_is_the_frechet_distance_over_the_variance():
+    """Two Gaussians of known moments: (1 + (2 - 1)^2 + (3 - 1)^2) / (1 + 1) for means (0, 0), (1, 0) and variances."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(200_000, 2, generator=generator) for _ in range(2))
+    assert measures.disagreement(a, a) == pytest.approx(0, abs=1e-9)
+    moved = b * torch.tensor([2.0, 3.0]) + torch.tensor([1.0, 0.0])
+    assert measures.disagreement(a, moved) == pytest.approx((1 + 1 + 4) / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["fashion", "faces"])
+def test_all_methods_have_the_same_networks_weights_and_updates(name):
+    design = small(DESIGNS[name])
+    condition = pc.Categorical(10) if name == "fashion" else pc.Binary(40)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(40, *design.image, generator=generator)
+    data = pc.Data({"x": x, "c": condition.start(40, generator, torch.float32)})
+    pictures = Pictures(data, data, condition, lambda c: c.reshape(len(c), -1)[:, 0].long(), 10)
+    learners = {m: make_learner(design, pictures, m, pc.Engine("cpu"), seed=3) for m in ("vae", "symmetric", "ours")}
+    weights = {m: torch.cat([p.flatten() for p in learner.model.parameters()]) for m, learner in learners.items()}
+    assert torch.equal(weights["vae"], weights["ours"])
+    differ = int((weights["vae"] != weights["symmetric"]).sum())
+    assert differ == (0 if name == "fashion" else 8)  # the biases of its encoder's sigma: one for every latent
+    sigma = learners["symmetric"].model("z", learners["symmetric"].batch).variance.sqrt().mean().detach()
+    assert name == "fashion" or float(sigma) == pytest.approx(0.9, abs=0.05)
+    for method, learner in learners.items():
+        learner.fit(steps_of(design, method), progress=False)
+        assert learner.updates == {"x": design.updates, "z": design.updates}
+        assert not torch.equal(torch.cat([p.flatten() for p in learner.model.parameters()]), weights[method])
+    rates = {method: rates_of(design, method) for method in learners}
+    assert rates["vae"]["x"](5) == rates["vae"]["z"](5) == rates["ours"]["x"](10) == rates["symmetric"]["x"](5)
+    assert rates["ours"]["x"](0) == design.learning_rate
+    assert rates["symmetric"]["x"](0) == (design.learning_rate if name == "fashion" else 0)
+    assert make_model(design, condition).conditions["c"].default is None
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Fashion-MNIST in small: noise."""
+    generator = np.random.default_rng(0)
+    target = tmp_path / "data" / "fashion"
+    target.mkdir(parents=True)
+    for split, rows in (("train", 60), ("t10k", 40)):
+        write_idx(target / f"{split}-images-idx3-ubyte.gz", generator.integers(0, 256, (rows, 28, 28), dtype=np.uint8))
+        write_idx(target / f"{split}-labels-idx1-ubyte.gz", np.arange(rows, dtype=np.uint8) % 10)
+    return tmp_path
+
+
+@pytest.fixture
+def unverified(monkeypatch):
+    """The real loader refuses files that are not the original ones."""
+    monkeypatch.setattr(compare_model.datasets, "fashion", partial(pc.datasets.fashion, verify=False))
+
+
+def test_a_run_in_two_time_boxes(folder, unverified, capsys):
+    out = folder / "out"
+    options = [
+        "reproduce",
+        "compare",
+        "--quick",
+        "--only",
+        "fashion",
+        "--data",
+        str(folder / "data"),
+        "--out",
+        str(out),
+    ]
+    options += ["--device", "cpu", "--seeds", "2", "--lengths", "1", "4"]
+    cli.main([*options, "--minutes", "0"])
+    assert "the time is over before fashion vae-0; continue with --resume" in capsys.readouterr().out
+    cli.main([*options, "--methods", "vae"])
+    with pytest.raises(SystemExit, match="vae-0 has results: go on with --resume"):
+        cli.main(options)
+    before = (out / "fashion" / "vae-0" / "found.json").read_text()
+    cli.main([*options, "--resume"])
+    assert (out / "fashion" / "vae-0" / "found.json").read_text() == before
+    with pytest.raises(SystemExit, match="vae-0 has results of another design"):
+        cli.main([*options, "--resume", "--updates", "7"])
+    record = json.loads((out / "results.json").read_text())
+    names = {metric["name"]: metric for metric in record["metrics"]}
+    for method in ("vae", "symmetric", "ours"):
+        for column in ("gap", "disagreement", "half_accuracy", "bits", "seconds_train", "seconds_10k_limiting"):
+            assert names[f"fashion_{method}_{column}"]["std"] is not None
+    assert "fashion_vae_seconds_10k_random" in names and "fashion_ours_seconds_10k_random" not in names
+    assert "fashion_ours_length_1_gap" in names and "fashion_ours_length_4_gap" not in names  # it is the usual one
+    assert not list(out.glob("fashion/*/checkpoint"))
+    assert (out / "report.html").read_text().count("data:image/png;base64,") == 1
+
+
+class MeanColour(torch.nn.Module):
+    """Stands in for Inception: the means of 3 x 3 patches."""
+
+    def forward(self, images):
+        return torch.nn.functional.adaptive_avg_pool2d(images, 3).flatten(1)
+
+
+def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monkeypatch, capsys):
+    """All but the network: the names that are asked for, with spreads over seeds; both orders; all figures."""
+    monkeypatch.setattr(compare.Extractor, "load", classmethod(lambda cls, **_: Extractor(MeanColour(), "a test")))
+    monkeypatch.setattr(compare, "DESIGNS", {k: small(d) for k, d in DESIGNS.items()})
+    monkeypatch.setattr(compare, "MOMENTS", (0.01,))
+    monkeypatch.setattr(compare, "TRIAL", 20)
+    monkeypatch.setattr(compare.measures, "SWEEPS", 2)
+    out = folder / "out"
+    options = [
+        "--only",
+        "fashion",
+        "--data",
+        str(folder / "data"),
+        "--out",
+        str(out),
+        "--device",
+        "cpu",
+        "--seeds",
+        "2",
+    ]
+    cli.main(["reproduce", "compare", *options, "--generated", "50", "--updates", "20", "--lengths", "1", "4"])
+    metrics = {m["name"]: m for m in json.loads((out / "results.json").read_text())["metrics"]}
+    for name in ("vae_random", "vae_limiting", "symmetric_random", "symmetric_limiting", "ours_limiting"):
+        assert metrics[f"fashion_{name}"]["std"] is not None
+        assert metrics[f"fashion_{name}"]["paper"] == compare_table.PAPER[f"fashion_{name}"]
+    assert "fashion_ours_random" not in metrics
+    assert {"fashion_ours_before_symmetric", "fashion_symmetric_before_vae", "fashion_floor"} <= set(metrics)
+    assert {"fashion_vae_limiting_from_data", "fashion_ours_limiting_from_random"} <= set(metrics)
+    assert (out / "report.html").read_text().count("data:image/png;base64,") == 3
+
+
+def test_orders_are_in_standard_errors():
+    """Means 10 and 14, deviations 1 and sqrt(3) over 4 seeds: 4 / sqrt((1 + 3) / 4) = 4."""
+    a = pc_metric("fashion_ours_limiting", [9.0, 10.0, 10.0, 11.0])
+    b = pc_metric("fashion_symmetric_limiting", [14.0] * 4)
+    (order,) = compare_table.orders("fashion", [a, compare.replace(b, std=3**0.5)])
+    spread = a.std**2 + 3
+    assert order.name == "fashion_ours_before_symmetric" and order.goal == 2.0
+    assert order.value == pytest.approx(4 / (spread / 4) ** 0.5)
+
+
+def pc_metric(name, values):
+    return compare_table.over_seeds(name, values, "limiting")
+
+
+@pytest.mark.parametrize("change", [{"methods": ("gan",)}, {"seeds": 0}, {"lengths": (0,)}, {"methods": ()}])
+def test_what_is_refused(change, tmp_path):
+    with pytest.raises(pc.InputError, match="--methods are some of vae, symmetric, ours"):
+        compare.main(compare.Config(out=tmp_path, **change))

@@ -1,0 +1,306 @@
+"""VAE and symmetric equilibrium learning: gradients and bounds against enumeration and closed forms."""
+
+import math
+
+import pytest
+import torch
+from helpers import assert_mean
+
+import paracond as pc
+from paracond import checkpoints, directed, known
+
+BITS = 3
+CLASSES = 2
+
+
+def still(name, parameters):
+    return torch.optim.SGD(parameters, lr=0.0)
+
+
+def model_of(latent, observed=None, seed=0, hidden=6):
+    """x and z, each by an MLP that reads the other and the condition c."""
+    torch.manual_seed(seed)
+    condition = pc.Condition(pc.Categorical(CLASSES), None)
+    groups = {"x": observed or pc.Binary(4), "z": latent}
+    variables = {**groups, "c": condition.family}
+    nets = {n: pc.networks.mlp(variables, n, hidden=hidden, depth=1, activation="tanh") for n in groups}
+    model = pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}, conditions={"c": condition})
+    with torch.no_grad():  # far from zero, where all estimators would agree
+        for parameter in model.parameters():
+            parameter.mul_(2.0)
+    return model.double()
+
+
+def examples(rows=8, family=None, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    x = (family or pc.Binary(4)).start(rows, generator, torch.float64)
+    return pc.Data({"x": x, "c": torch.arange(rows) % CLASSES})
+
+
+def flat_gradient(value, model):
+    gradients = torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
+    parts = [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, model.parameters(), strict=True)]
+    return torch.cat([part.flatten() for part in parts])
+
+
+def found_gradients(learner, updates):
+    """Of minus the objective, [updates, parameters]."""
+    parameters = list(learner.model.parameters())
+    return torch.stack([-torch.cat([p.grad.flatten() for p in parameters]) for _ in learner.run(updates)])
+
+
+def all_codes(state, family):
+    """Every row with every code, [rows * codes], and the codes."""
+    codes = family.values().double()
+    rows = len(state["x"])
+    wide = {k: v.repeat_interleave(len(codes), 0) for k, v in state.items()}
+    return {**wide, "z": codes.repeat(rows, *[1] * (codes.ndim - 1))}
+
+
+def exact_elbo(model, state):
+    """[rows]: sum_z q(z) (log p(x | z, c) + log p(z) - log q(z)), by enumeration."""
+    family = model.variables["z"]
+    wide = all_codes(state, family)
+    log_q = model("z", wide).log_prob(wide["z"])
+    inside = model("x", wide).log_prob(wide["x"]) - BITS * math.log(2) - log_q
+    return (log_q.exp() * inside).view(len(state["x"]), -1).sum(1)
+
+
+# --- VAE ------------------------------------------------------------------------------------------------------------
+
+
+def test_exact_expectations_give_the_elbo_and_its_gradient():
+    """Deterministic, so equal to enumeration to rounding: also a test of the divergence."""
+    model, data = model_of(pc.Binary(BITS)), examples()
+    learner = pc.VAE(model, data, estimator="exact", batch_size=8, optimiser=still)
+    bound = exact_elbo(model, data.state).mean()
+    wanted = flat_gradient(bound, model)
+    for info in learner.run(2):
+        torch.testing.assert_close(-sum(info.losses.values()), bound.detach())
+    torch.testing.assert_close(found_gradients(learner, 1)[0], wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("estimator", ["disarm"])
+def test_an_unbiased_estimator_has_the_exact_gradient_on_average(estimator):
+    assert estimator in directed.UNBIASED
+    model, data = model_of(pc.Binary(BITS)), examples()
+    learner = pc.VAE(model, data, estimator=estimator, batch_size=8, optimiser=still)
+    assert_mean(found_gradients(learner, 2000), flat_gradient(exact_elbo(model, data.state).mean(), model))
+
+
+@pytest.mark.parametrize("estimator", ["straight-through", "gumbel"])
+def test_a_biased_estimator_is_biased_in_the_encoder_only_and_not_far_off(estimator):
+    """Said to be biased, so it must fail the test that unbiased ones pass; the decoder's gradient is exact on average.
+    On its way it points: the cosine with the true gradient of the encoder is high."""
+    assert estimator not in directed.UNBIASED
+    model, data = model_of(pc.Binary(BITS)), examples()
+    learner = pc.VAE(model, data, estimator=estimator, batch_size=8, optimiser=still)
+    found, wanted = found_gradients(learner, 2000), flat_gradient(exact_elbo(model, data.state).mean(), model)
+    split = sum(p.numel() for p in model.conditional("x").parameters())
+    assert_mean(found[:, :split], wanted[:split])
+    with pytest.raises(AssertionError, match="off by"):
+        assert_mean(found[:, split:], wanted[split:])
+    mean = found[:, split:].mean(0)
+    assert float(torch.cosine_similarity(mean, wanted[split:], 0)) > 0.9
+
+
+def linear_gaussian(seed=0):
+    """p(x | z) = N(A z + a, 0.5^2), q(z | x) = N(B x + b, sigma^2), with a learned sigma per coordinate."""
+    torch.manual_seed(seed)
+    groups = {"x": pc.Real(3, scale=0.5), "z": pc.Real(2, scale="coordinate", initial_scale=0.4)}
+    nets = {n: pc.networks.mlp(groups, n, depth=0) for n in groups}
+    return pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}).double()
+
+
+def closed_form_elbo(model, x):
+    """E_q log p(x | z) = log N(x; A m + a, 0.5^2) - sum_dj A_dj^2 s_j^2 / (2 0.5^2), for q = N(m, s^2)."""
+    decoder = model.conditional("x").network.layers[0]
+    q = model("z", {"x": x})
+    mean = q.mean @ decoder.weight.T + decoder.bias
+    fit = torch.distributions.Normal(mean, 0.5).log_prob(x).sum(1)
+    spread = (q.variance @ decoder.weight.square().T).sum(1) / (2 * 0.5**2)
+    prior = torch.distributions.Normal(torch.zeros_like(q.mean), 1.0)
+    own = torch.distributions.Normal(q.mean, q.variance.sqrt())
+    return fit - spread - torch.distributions.kl_divergence(own, prior).sum(1)
+
+
+def test_the_pathwise_gradient_is_that_of_the_closed_form_for_a_linear_gaussian_model():
+    model = linear_gaussian()
+    x = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    learner = pc.VAE(model, pc.Data({"x": x}), batch_size=8, optimiser=still)
+    assert learner.estimator == "pathwise"
+    assert_mean(found_gradients(learner, 2000), flat_gradient(closed_form_elbo(model, x).mean(), model))
+    drawn = torch.stack([directed.elbo(model, pc.Data({"x": x}), draws=20, seed=k) for k in range(200)])
+    assert_mean(drawn, closed_form_elbo(model, x).detach())
+
+
+def test_a_linear_gaussian_vae_reaches_the_evidence_of_principal_components():
+    """The exact posterior is within reach, so the bound is tight at the maximum of the marginal likelihood, which is
+    known (Tipping & Bishop 1999): that of the sample's eigenvalues, sigma given."""
+    generator = torch.Generator().manual_seed(3)
+    basis = torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64)).Q
+    x = torch.randn(2000, 3, generator=generator, dtype=torch.float64) * torch.tensor([2.0, 1.2, 0.5]) @ basis.T
+    x = x - x.mean(0)
+    groups = {"x": pc.Real(3, scale=0.5), "z": pc.Real(2, scale="coordinate", initial_scale=0.4)}
+    torch.manual_seed(0)
+    nets = {n: pc.networks.mlp(groups, n, depth=0) for n in groups}
+    model = pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}).double()
+    rate = pc.schedules.cosine(0.02, 1e-4, 2500)
+    learned = pc.VAE(model, pc.Data({"x": x}), batch_size=200, learning_rate=rate, average=0.99).fit(2500)
+    found = float(directed.elbo(learned, pc.Data({"x": x}), draws=20).mean())
+    values = torch.linalg.eigvalsh(x.T @ x / len(x))
+    variances = torch.cat([torch.full((1,), 0.25, dtype=torch.float64), values[1:].clamp(min=0.25)])
+    best = float(-0.5 * (variances.log() + values / variances + math.log(2 * math.pi)).sum())
+    assert best - 0.03 < found < best + 0.005  # q's axes must turn towards those of the posterior, at the end slowly
+
+
+@pytest.mark.parametrize("family", [pc.Binary(5), pc.Real(5)])
+def test_the_divergence_is_that_of_torch(family):
+    output = torch.randn(6, *family.output_shape, generator=torch.Generator().manual_seed(0)).double()
+    q = family.distribution(output)
+    if isinstance(family, pc.Binary):
+        own, prior = torch.distributions.Bernoulli(q.mean), torch.distributions.Bernoulli(torch.full((6, 5), 0.5))
+    else:
+        own, prior = torch.distributions.Normal(q.mean, q.variance.sqrt()), torch.distributions.Normal(0.0, 1.0)
+    torch.testing.assert_close(directed.divergence(q), torch.distributions.kl_divergence(own, prior))
+
+
+# --- symmetric equilibrium ------------------------------------------------------------------------------------------
+
+
+def utilities(model, state):
+    """Both utilities by enumeration: decoder on q's completions, encoder on the prior's, the other held fixed."""
+    latent, seen = model.variables["z"], model.variables["x"]
+    wide = all_codes(state, latent)
+    q = model("z", wide).log_prob(wide["z"]).exp().detach()
+    decoder = (q * model("x", wide).log_prob(wide["x"])).sum() / len(state["x"])
+    pairs = {"c": state["c"].repeat_interleave(len(latent.values()), 0)}
+    pairs["z"] = latent.values().double().repeat(len(state["c"]), 1)
+    images = seen.values().double()
+    every = {k: v.repeat_interleave(len(images), 0) for k, v in pairs.items()}
+    every["x"] = images.repeat(len(pairs["c"]), 1)
+    p = model("x", every).log_prob(every["x"]).exp().detach()
+    encoder = (p * model("z", every).log_prob(every["z"])).sum() / len(pairs["c"])
+    return decoder, encoder
+
+
+def test_symmetric_ascends_the_two_utilities_on_average():
+    model, data = model_of(pc.Binary(BITS)), examples()
+    learner = pc.Symmetric(model, data, batch_size=8, optimiser=still)
+    wanted = flat_gradient(sum(utilities(model, data.state)), model)
+    assert_mean(found_gradients(learner, 2000), wanted)
+
+
+def test_without_observed_latents_it_is_wake_sleep():
+    """The gradients of `known.wake_sleep` (Algorithm 1, n = 1), which uses half of its batch for either phase, are
+    half of these, on average: both are unbiased for the same expectation."""
+    torch.manual_seed(0)
+    groups = {"x": pc.Binary(3), "z": pc.Binary(BITS)}
+    nets = {n: pc.networks.mlp(groups, n, hidden=6, depth=1) for n in groups}
+    model = pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}).double()
+    data = pc.Data({"x": pc.Binary(3).start(8, torch.Generator().manual_seed(1), torch.float64)})
+    ours = found_gradients(pc.Symmetric(model, data, batch_size=8, optimiser=still), 1200)
+    prior = pc.Binary(BITS).values().double()  # each code once: exactly uniform
+    learner = known.wake_sleep(model, data, prior, batch_size=16, optimiser=still, engine="eager")
+    split = sum(p.numel() for p in model.conditional("x").parameters())
+    theirs: dict[str, list] = {"x": [], "z": []}
+    for info in learner.run(2400):
+        parameters = model.conditional(info.variable).parameters()
+        theirs[info.variable].append(-2 * torch.cat([p.grad.flatten() for p in parameters]))
+    for name, part in (("x", slice(0, split)), ("z", slice(split, None))):
+        count = min(len(ours), len(theirs[name]))
+        assert_mean(ours[:count, part] - torch.stack(theirs[name][:count]), torch.zeros(ours[0, part].shape))
+
+
+def test_pairs_teach_both():
+    """Rows with an observed z: the decoder learns from it, the encoder too, beside its dreams."""
+    model, data = model_of(pc.Binary(BITS)), examples()
+    z = pc.Binary(BITS).start(8, torch.Generator().manual_seed(5), torch.float64)
+    pairs = torch.arange(8) < 3
+    learner = pc.Symmetric(model, pc.Data({**data.state, "z": z}, {"z": pairs}), batch_size=8, optimiser=still)
+    state = data.state
+    wide = all_codes(state, model.variables["z"])
+    q = model("z", wide).log_prob(wide["z"]).exp().detach().view(8, -1)
+    own = (wide["z"].view(8, -1, BITS) == z.unsqueeze(1)).all(2).double()
+    weights = torch.where(pairs.unsqueeze(1), own, q).flatten()
+    decoder = (weights * model("x", wide).log_prob(wide["x"])).sum() / 8
+    encoder = utilities(model, state)[1] + (model("z", {**state, "z": z}).log_prob(z) * pairs).sum() / 8
+    wanted = flat_gradient(decoder + encoder, model)
+    assert_mean(found_gradients(learner, 2000), wanted)
+
+
+# --- what both have in common ---------------------------------------------------------------------------------------
+
+
+def test_a_random_code_is_a_draw_from_the_prior_and_the_decoder():
+    model = model_of(pc.Binary(BITS))
+    rows = 20_000
+    state = directed.random_code(model, "z", {"c": torch.ones(rows).long()}, seed=3)
+    wide = {"z": model.variables["z"].values().double(), "c": torch.ones(8).long(), "x": torch.zeros(8, 4).double()}
+    assert_mean(state["z"], torch.full((BITS,), 0.5))
+    assert_mean(state["x"], model("x", wide).mean.mean(0).detach())
+
+
+@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric])
+def test_a_run_cut_in_two_is_bit_for_bit_the_whole_run(kind, tmp_path):
+    def make():
+        return kind(model_of(pc.Binary(BITS)), examples(20), batch_size=6, seed=4)
+
+    whole, first, second = make(), make(), make()
+    whole.fit(30)
+    checkpoints.fit(first, 13, tmp_path)
+    checkpoints.fit(second, 30, tmp_path, resume=True)
+    for a, b in zip(whole.averaged.parameters(), second.averaged.parameters(), strict=True):
+        assert torch.equal(a, b)
+    other = pc.Symmetric if kind is pc.VAE else pc.VAE
+    with pytest.raises(pc.InputError, match=r"of another run: method is (VAE|Symmetric) there"):
+        checkpoints.restore(other(model_of(pc.Binary(BITS)), examples(20), batch_size=6), tmp_path)
+
+
+@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric])
+def test_rounded_networks_learn_too(kind):
+    learner = kind(model_of(pc.Real(2)).float(), examples(64), batch_size=32, engine="rounded")
+    first, *_, last = [sum(info.losses.values()) for info in learner.run(300)]
+    assert float(last) < float(first)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric])
+@pytest.mark.parametrize("latent", [pc.Binary(8), pc.Real(3)])
+def test_recorded_updates_learn_as_eager_ones_do(kind, latent):
+    """Another order of draws and bfloat16, so the same only on average over the last updates."""
+    found = {}
+    for engine in ("eager", "graphs"):
+        model = model_of(latent, hidden=32).float().to("cuda")
+        learner = kind(model, examples(256), batch_size=128, engine=engine, seed=1)
+        losses = torch.stack([sum(info.losses.values()) for info in learner.run(600)])
+        found[engine] = float(losses[-200:].mean())
+        assert found[engine] < float(losses[:20].mean())
+    assert abs(found["eager"] - found["graphs"]) < 0.1 * abs(found["eager"]) + 0.1
+
+
+def test_what_is_not_finite_changes_nothing():
+    model = model_of(pc.Real(2), pc.Real(4))
+    data = pc.Data({"x": torch.full((4, 4), 1e200, dtype=torch.float64), "c": torch.zeros(4).long()})
+    learner = pc.VAE(model, data, batch_size=4)
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(pc.NonFiniteError, match="is not finite at step 0"):
+        learner.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_what_is_refused():
+    data, model = examples(), model_of(pc.Binary(BITS))
+    with pytest.raises(pc.InputError, match="there is a prior for Binary and Real latents; 'z' is Categorical"):
+        pc.VAE(model_of(pc.Categorical(3)), data)
+    with pytest.raises(pc.InputError, match=r"the estimator for Binary.* is one of exact, disarm, .* found 'pathwise'"):
+        pc.VAE(model, data, estimator="pathwise")
+    with pytest.raises(pc.InputError, match="the data must have one of x, z everywhere"):
+        pc.Symmetric(model, pc.Data({"c": torch.zeros(3).long()}))
+    whole = pc.Data({**data.state, "z": torch.zeros(8, BITS)}, {"z": torch.arange(8) < 3})
+    with pytest.raises(pc.InputError, match="'z' is observed in places: a VAE has no use for that, Symmetric has"):
+        pc.VAE(model, whole)
+    with pytest.raises(pc.InputError, match="needs a JointModel of two groups"):
+        pc.VAE(pc.JointModel({"x": model.conditional("x")}), data)
+    with pytest.raises(pc.InputError, match="learns from Data"):
+        pc.VAE(model, data.state)
