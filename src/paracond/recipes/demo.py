@@ -34,7 +34,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from sklearn.svm import SVC
 from torch import Tensor, nn
 
 import paracond as pc
@@ -244,6 +243,8 @@ def diversity(generated: Tensor) -> list[float]:
 
 def read_back(generated: Tensor) -> float:
     """The share of generated images whose class an outside classifier reads: a support vector machine on real ones."""
+    from sklearn.svm import SVC  # here: half a second that other commands need not wait
+
     real = pc.datasets.digits().state
     machine = SVC(C=10.0, gamma=1 / 16).fit(real["x"].numpy(), real["c"].numpy())
     classes = torch.arange(10).repeat_interleave(len(generated) // 10)

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from sklearn.neural_network import BernoulliRBM
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -23,6 +22,9 @@ from paracond import harmoniums
 from paracond.state import at_least
 
 Result = TypeVar("Result")
+
+if TYPE_CHECKING:  # it takes long to import
+    from sklearn.neural_network import BernoulliRBM
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ def compare_with_sklearn(
 
     `sklearn_rate` is its learning rate where it does better with another than ours.
     """
+    from sklearn.neural_network import BernoulliRBM
+
     train, test = (data.reshape(len(data), -1).float() for data in (train, test))
     theirs_at = learning_rate if sklearn_rate is None else sklearn_rate
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))

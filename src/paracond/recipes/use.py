@@ -32,6 +32,7 @@ from paracond.state import InputError, at_least
 
 Device = Literal["auto", "cpu", "cuda"]
 NAMES = "names.json"
+ON_CPU = 50  # rows at a time: what an image network makes of more does not stay in the cache
 COORDINATE = re.compile(r"([^\[\]]+)\[([^\[\]]+)\]")
 Seen = Literal["all", "top", "bottom", "left", "right"]
 
@@ -136,7 +137,9 @@ def sample(config: Sample) -> str:
     rows = min(config.rows, 32)
     engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, rows=rows, sweeps=1, engine=engine))
     seen = _seen(model, given, config.seen)
-    state = pc.sample(model, seen, rows=config.rows, sweeps=config.sweeps, engine=engine, seed=config.seed)
+    options: dict[str, Any] = {"rows": config.rows, "sweeps": config.sweeps, "engine": engine, "seed": config.seed}
+    chunk = None if model.device.type == "cuda" else ON_CPU
+    state = pc.sample(model, seen, chunk=chunk, **options)
     config.out.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
     np.savez_compressed(config.out / "samples.npz", **arrays)
