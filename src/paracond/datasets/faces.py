@@ -95,7 +95,8 @@ def load(folder: str | os.PathLike[str] | None = None) -> Faces:
             return _read_npz(place / FILE)
         if (place / IMAGES).is_dir():
             return _kept(place)
-    looked = ", ".join(str(place) for place in places) or f"no folder (give one, by folder= or --data, or set {ENVIRONMENT})"
+    none = f"no folder (give one, by folder= or --data, or set {ENVIRONMENT})"
+    looked = ", ".join(str(place) for place in places) or none
     raise InputError(f"neither {FILE} nor {IMAGES}/ was found; looked in {looked}")
 
 
