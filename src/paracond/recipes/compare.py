@@ -29,7 +29,7 @@ from paracond.recipes import images_report
 from paracond.recipes.compare_model import DESIGNS, LOADERS, METHODS, Design, Pictures, make_learner, small, steps_of
 from paracond.recipes.compare_table import Run, summary
 from paracond.recipes.images import Milestones, Unfinished, train
-from paracond.results import Metric, Outcome, RecipeConfig, choose_device, plain
+from paracond.results import BoxedConfig, Metric, Outcome, choose_device, plain
 from paracond.state import InputError
 
 MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0)  # seconds of training at which the first seed is measured
@@ -37,7 +37,7 @@ TRIAL = 5000  # images for FIDs while training
 
 
 @dataclass(frozen=True)
-class Config(RecipeConfig):
+class Config(BoxedConfig):
     """VAE, symmetric equilibrium learning and ours on the same conditionals (section 5.5)."""
 
     out: Path = Path("runs/compare")
@@ -53,10 +53,6 @@ class Config(RecipeConfig):
     """chain lengths of ours for the trade-off, with the first seed (none: --lengths and nothing)"""
     length: float | None = None
     """chain length of ours in all else, instead of the preset's"""
-    resume: bool = False
-    """go on with what is in OUT"""
-    minutes: float | None = None
-    """end inside this time box; --resume goes on"""
     updates: int | None = None
     """of each conditional, instead of the preset's number"""
     estimator: str | None = None

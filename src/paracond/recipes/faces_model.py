@@ -26,6 +26,7 @@ import paracond as pc
 from paracond.datasets.faces import LABELS, SIZE
 from paracond.recipes.faces_baselines import Moved
 from paracond.recipes.images import adam, balanced
+from paracond.state import InputError
 
 ATTRIBUTES = 40
 #: What each group reads in the best preset.
@@ -138,6 +139,8 @@ def make_start(design: Design, variables: Mapping[str, pc.Family], name: str) ->
 
 
 def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
+    if design.warm and design.mirrored:
+        raise InputError("what was drawn for a face does not fit its mirror image: warm needs mirrored=False")
     torch.manual_seed(seed)
     model = make_model(design).to(engine.device)
     model.fit_starts(data, seed)

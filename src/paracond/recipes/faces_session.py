@@ -1,0 +1,132 @@
+"""A run of the recipe for faces: its settings, its data, what the paper reports and what must be reached."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import paracond as pc
+from paracond.datasets.faces import load, of_split
+from paracond.metrics import FID, Extractor
+from paracond.recipes.faces_model import Design
+from paracond.recipes.notebook import Notebook
+from paracond.results import BoxedConfig, choose_device
+
+PAPER_REPORTS = {"fid": 46.45}
+GOALS = {
+    "fid": 46.0,
+    "f1_gap": -0.02,
+    "f1_hidden_ratio": 0.85,
+    "attribute_accuracy": 0.89,
+    "inpainting_psnr_gain": 5.0,
+    "inpainting_over_telea": 0.0,
+    "demixing_psnr_gain": 5.0,
+    "switch_success": 0.8,
+    "update_ms": 6.0,
+    "training_minutes": 60.0,
+    "minutes_30k_images": 3.0,
+    "union_gain_f1": 0.0,
+    "union_gain_accuracy": 0.0,
+    "union_gain_fid": 0.0,
+}
+
+
+@dataclass(frozen=True)
+class Config(BoxedConfig):
+    """Faces: images, segmentations, attributes and latents in one model (section 5.4)."""
+
+    out: Path = Path("runs/faces")
+    data: Path | None = None
+    """folder with faces64.npz or CelebAMask-HQ (if not given: $PARACOND_DATA)"""
+    preset: Literal["best", "paper"] = "best"
+    model: Path | None = None
+    """take this saved model instead of training one"""
+    updates: int | None = None
+    """instead of the preset's number"""
+    compile: bool = False
+    """fuse the networks with torch.compile (on CUDA only): takes minutes once"""
+    generated: int = 20_000
+    """images for the FID"""
+    stopwatch: bool = True
+    """also measure how long updates and generation take (on CUDA only)"""
+    union: int = 20_000
+    """updates of two more trainings, on all faces and on complete ones only (0: none)"""
+
+
+@dataclass(kw_only=True)
+class Session(Notebook):
+    """One run: the data, and what has been found so far."""
+
+    config: Config
+    train: pc.Data
+    test: pc.Data
+    names: tuple[str, ...]
+    fid: FID | None
+
+    def most(self, count: int, quick: int = 4) -> int:
+        """How many of something, which are few in a quick run."""
+        return quick if self.config.quick else count
+
+    @property
+    def segmented(self) -> pc.Data:
+        """Test faces with segmentations."""
+        return self.test[self.test.mask["s"].flatten(1).all(1).nonzero().squeeze(1)[: self.most(400, 8)]]
+
+    def attributes(self, count: int, seed: int = 0) -> Tensor:
+        """Attributes of training faces, drawn at random."""
+        known = self.train.state["c"][self.train.mask["c"].all(1)]
+        rows = torch.randint(len(known), (count,), generator=torch.Generator().manual_seed(seed))
+        return known[rows].to(self.device)
+
+
+def open_session(config: Config, design: Design) -> Session:
+    device, began = choose_device(config.device), time.perf_counter()
+    found = load(config.data)
+    train_set, test_set = (of_split(found, split, design.segmentation) for split in ("train", "test"))
+    if config.quick:
+        train_set, test_set = few(train_set), few(test_set)
+    session = Session(
+        name="faces",
+        title="Faces: five groups, three kinds of supervision, every direction (section 5.4)",
+        about=f"p(x, s, c, y, z) of {len(train_set):,} faces, preset {config.preset}: {design}",
+        settings=config,
+        device=device,
+        paper=PAPER_REPORTS,
+        goals=GOALS,
+        details={"design": asdict(design), "milestones": []},
+        began=began,
+        config=config,
+        train=train_set,
+        test=test_set,
+        names=found.attribute_names,
+        fid=None if config.quick else FID(Extractor.load(tf32=True), device, batch=1000 if device == "cuda" else 100),
+    )
+    if session.fid is not None:
+        floors(session, session.fid)
+        session.details["fid_protocol"] = session.fid.extractor.protocol
+    return session
+
+
+def few(data: pc.Data) -> pc.Data:
+    """Some with segmentations, some without."""
+    known = data.mask["s"].flatten(1).all(1)
+    return data[torch.cat([known.nonzero()[:20, 0], (~known).nonzero()[:40, 0]])]
+
+
+def floors(session: Session, fid: FID) -> None:
+    """What real faces have: two halves of all of them; and test faces against training faces, with which it stays."""
+    real = torch.cat([session.train.state["x"], session.test.state["x"]])
+    order = torch.randperm(len(real), generator=torch.Generator().manual_seed(0))
+    first, second = order.chunk(2)
+    cache = session.config.out / "cache"
+    halves = fid.real(real[first], cache=cache).score(real[second])
+    session.add("fid_floor", halves.value, "lower", f"{len(second)} real faces against {len(first)} others")
+    floor = fid.real(session.train.state["x"], cache=cache).floor(session.test.state["x"])
+    session.add(
+        "fid_floor_test", floor.value, "lower", f"{floor.generated_count} test faces against all training faces"
+    )
