@@ -241,6 +241,8 @@ def test_a_given_folder_is_the_only_one(files, tmp_path, monkeypatch):
         )
         write(folder, {name: files[name]})
     assert len(pc.datasets.mnist(folder=folder)) == ROWS
+    write(tmp_path / "root" / "mnist", files)  # or the data set's folder in it
+    assert len(pc.datasets.mnist(folder=tmp_path / "root")) == ROWS
 
 
 def test_search_order(files, tmp_path, monkeypatch):

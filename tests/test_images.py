@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import signal
 import struct
 import types
 import warnings
@@ -571,13 +572,19 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
     train = ["train", "mnist", "--data", str(folder), "--out", str(out), "--device", "cpu"]
     cli.main([*train, "--minutes", "0"])
     assert re.search(r"stopped at update \d+ of 30; continue with --resume", capsys.readouterr().out)
-    assert pc.JointModel.load(out / "model").names == ("x", "c", "z")  # to be asked already
+    assert not (out / "model").exists()  # nothing learned, nothing to ask
     with pytest.raises(SystemExit, match="--resume"):
         cli.main(train)
     cli.main([*train, "--resume"])
     assert "model:" in capsys.readouterr().out
     model = str(out / "model")
+    assert pc.JointModel.load(model).names == ("x", "c", "z")
     learned = pc.JointModel.load(model).state_dict()
+    with monkeypatch.context() as patch:  # Ctrl-C while the checkpoint is read
+        patch.setattr(images.checkpoints, "restore", lambda learner, folder: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(SystemExit, match="interrupted"):
+            cli.main([*train, "--resume"])
+    assert all(torch.equal(value, learned[name]) for name, value in pc.JointModel.load(model).state_dict().items())
     with pytest.raises(SystemExit, match="--resume"):
         cli.main(train)
     assert all(torch.equal(value, learned[name]) for name, value in pc.JointModel.load(model).state_dict().items())

@@ -98,7 +98,9 @@ def query(
     or a number of sweeps to average over, after `warmup` more (as many as `until` if not said).
 
     Where the model has a start, chains `begin` there, given what is known. They are then near the answer sooner, but
-    R-hat, which compares chains, cannot tell of values where none of them began: `begin="random"` tests for that.
+    R-hat, which compares chains, cannot tell of values where none of them began: `begin="random"` tests for that. Nor
+    can it of modes that are left once in hundreds of sweeps (half a digit that may be a 3 or a 9): ask with more
+    `chains`, or for more sweeps.
 
     Where conditionals are not quite consistent, which is so for every learned model, the limit depends on the scan:
     "random" has that of eq:gibbs_transition; "systematic", the default, is faster and as near as they are consistent.

@@ -128,7 +128,7 @@ def goal_text(metric: Metric) -> str:
 
 def command() -> str:
     """The command line as a person would type it."""
-    program = Path(sys.argv[0]).name
+    program = Path(sys.argv[0]).name.replace("__main__.py", "paracond")
     return " ".join([program, *sys.argv[1:]])
 
 

@@ -186,7 +186,7 @@ def _read(source: Source, name: str, path: Path, verify: bool) -> Tensor:
         known = {sha: f"{s.title}'s {file}" for s in (MNIST, FASHION) for file, sha in s.content.items()}
         raise InputError(
             f"{path} is not {source.title}'s {name}: it is {known.get(digest, 'altered')} (SHA-256 of the content "
-            f"{digest}, expected {source.content[name]}); verify=False reads it all the same"
+            f"{digest}, expected {source.content[name]}); in Python, verify=False reads it all the same"
         )
     return value
 
@@ -203,12 +203,14 @@ def _locate(source: Source, names: tuple[str, str], folder: str | os.PathLike[st
 
 
 def _given(source: Source, names: tuple[str, str], folder: Path) -> tuple[Path, Path]:
-    """Both files from the folder that the caller named: what is missing there is an error, not a download."""
+    """Both files from the folder that the caller named, or the data set's own folder in it: what is missing there is an
+    error, not a download."""
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder} for {source.title}")
-    first, second = (_find(folder, name) for name in names)
-    if first and second:
-        return first, second
+    for place in (folder / source.name, folder):
+        first, second = (_find(place, name) for name in names)
+        if first and second:
+            return first, second
     missing = names[1] if first else names[0]
     raise InputError(f"{folder} has no {missing} of {source.title}: looked for {', '.join(_spellings(missing))}")
 
@@ -250,5 +252,5 @@ def _fetch(source: Source, name: str) -> Path:
     looked = "".join(f"{place}, " for place in _places(source))
     raise InputError(
         f"{source.title}'s {name} was not found in {looked}{cache}, nor at any mirror: {'; '.join(failures)}; "
-        f"give folder= or set {ENVIRONMENT} to a folder that has it"
+        f"give a folder that has it, by --data or folder=, or by {ENVIRONMENT}"
     )

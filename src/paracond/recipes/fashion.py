@@ -1,6 +1,7 @@
 """Fashion-MNIST (section 5.3): grey images x in R^(28 x 28), c in {0, ..., 9}, binary latents.
 
-The paper reports FID 30.49 and accuracy 88.61%, after several hours.
+The paper reports FID 30.49 and accuracy 88.61%, after several hours; here FID 17.7 and 93.6% after five minutes on an
+H200 (RESULTS.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """MNIST, binarised (section 5.3): x in {0, 1}^(28 x 28), c in {0, ..., 9}, binary latents.
 
-The paper reports FID 5.87 and accuracy 99.04%, after several hours.
+The paper reports FID 5.87 and accuracy 99.04%, after several hours; here FID 2.0 and 99.58% after three minutes on an
+H200 (RESULTS.md).
 """
 
 from __future__ import annotations

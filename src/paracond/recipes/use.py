@@ -119,7 +119,8 @@ def train(config: Train) -> str:
     try:
         images.train(learner, design.updates, config.folder / "checkpoint", box, None)
     except (images.Unfinished, KeyboardInterrupt):  # it will go on, and can be asked already
-        _keep(learner, config.folder)
+        if learner.step_count:  # nothing learned yet, or not restored yet: what is saved there stays
+            _keep(learner, config.folder)
         raise
     _keep(learner, config.folder)
     return f"done: {design.updates} updates"
@@ -134,9 +135,11 @@ def sample(config: Sample) -> str:
     at_least({"--rows": (config.rows, 1), "--sweeps": (config.sweeps, 0)})
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
     given = _given(model, config.given, _names(config.model), config.rows)
+    seen = _seen(model, given, config.seen)
+    if given:
+        model.admit({name: each.value for name, each in given.items()})  # refuses it before time is spent
     rows = min(config.rows, 32)
     engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, rows=rows, sweeps=1, engine=engine))
-    seen = _seen(model, given, config.seen)
     options: dict[str, Any] = {"rows": config.rows, "sweeps": config.sweeps, "engine": engine, "seed": config.seed}
     chunk = None if model.device.type == "cuda" else ON_CPU
     state = pc.sample(model, seen, chunk=chunk, **options)
