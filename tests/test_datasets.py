@@ -170,7 +170,7 @@ def test_one_altered_byte_is_refused(files, tmp_path):
         digest = hashlib.sha256(altered).hexdigest()
         refused(
             f"{folder / name}.gz is not MNIST's {name}: it is altered (SHA-256 of the content {digest}, expected "
-            f"{images.MNIST.content[name]}); verify=False reads it all the same",
+            f"{images.MNIST.content[name]}); in Python, verify=False reads it all the same",
             pc.datasets.mnist,
             folder=folder,
         )
@@ -331,7 +331,7 @@ def test_every_failure_is_named(mirror, files, tmp_path, monkeypatch):
     )
     assert f"{mirror}none/{NAMES[0]}.gz (404" in message
     assert re.search(rf"{mirror}bad/{NAMES[0]}.gz \(SHA256 hash .* does not match", message)
-    assert "give folder= or set PARACOND_DATA to a folder that has it" in message
+    assert "give a folder that has it, by --data or folder=, or by PARACOND_DATA" in message
     assert not list((tmp_path / "cache").rglob("*ubyte*"))  # a damaged download is not kept
 
 

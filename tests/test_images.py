@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import signal
 import struct
 import types
 import warnings
@@ -580,8 +579,12 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
     model = str(out / "model")
     assert pc.JointModel.load(model).names == ("x", "c", "z")
     learned = pc.JointModel.load(model).state_dict()
+
+    def interrupted(learner, folder):
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:  # Ctrl-C while the checkpoint is read
-        patch.setattr(images.checkpoints, "restore", lambda learner, folder: signal.raise_signal(signal.SIGINT))
+        patch.setattr(images.checkpoints, "restore", interrupted)
         with pytest.raises(SystemExit, match="interrupted"):
             cli.main([*train, "--resume"])
     assert all(torch.equal(value, learned[name]) for name, value in pc.JointModel.load(model).state_dict().items())
