@@ -139,6 +139,8 @@ def test_demixing_holds_to_the_mixture(kind):
     there = m.expand_as(first)
     assert torch.equal(known.first[~there], first[~there]) and torch.equal(known.second[there], second[there])
     assert torch.equal(known.mask, m.squeeze(1).float())
+    begun = tasks.demix(model, mixed, pair, begin=m.float(), **QUICK)
+    assert begun.first.shape == (2, 3, 64, 64)
     free = tasks.demix(model, mixed, **QUICK)
     assert free.first.shape == (2, 3, 64, 64) and 0 < float(free.mask.mean()) < 1
 

@@ -338,3 +338,27 @@ def test_many_rows_are_asked_in_parts(given, device, monkeypatch):
         torch.testing.assert_close(parts.probabilities["c"], whole.probabilities["c"])  # products of other sizes round
     else:
         torch.testing.assert_close(parts.mean["x"], whole.mean["x"], atol=0.1, rtol=0)
+
+
+def test_chains_begin_where_they_are_told():
+    """Two groups that copy each other stay where they began."""
+
+    class Copy(nn.Module):
+        def __init__(self, other):
+            super().__init__()
+            self.other = other
+
+        def forward(self, others):
+            return 80 * (others[self.other] - 0.5)
+
+    groups = {"a": pc.Binary(3), "b": pc.Binary(3)}
+    model = pc.JointModel({n: pc.Conditional(groups[n], Copy(other)) for n, other in (("a", "b"), ("b", "a"))})
+    start = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
+    answer = pc.query(model, rows=2, want=["a"], chains=3, until=2, start={"a": start, "b": start})
+    assert torch.equal(answer.decisions["a"], start) and answer.diagnostics.begin == "likely"
+    assert torch.equal(answer.samples["a"], start.unsqueeze(1).expand(2, 3, 3))
+    given = {"a": pc.Observed(1 - start, torch.tensor([True, False, False]))}
+    part = pc.query(model, given, ["a"], chains=2, until=1, start={"b": start})
+    assert torch.equal(part.decisions["a"], torch.cat([1 - start[:, :1], start[:, 1:]], 1))  # what is given is given
+    with pytest.raises(pc.InputError, match="'a'"):
+        pc.query(model, rows=2, start={"a": start[:, :2]})

@@ -84,6 +84,7 @@ def query(
     limit: int = 2000,
     ess: float = 200,
     begin: str = "likely",
+    start: Mapping[str, Tensor] | None = None,
     scan: str = "systematic",
     engine: str | Engine = "auto",
     seed: int = 0,
@@ -100,7 +101,7 @@ def query(
     Where the model has a start, chains `begin` there, given what is known. They are then near the answer sooner, but
     R-hat, which compares chains, cannot tell of values where none of them began: `begin="random"` tests for that. Nor
     can it of modes that are left once in hundreds of sweeps (half a digit that may be a 3 or a 9): ask with more
-    `chains`, or for more sweeps.
+    `chains`, or for more sweeps. All chains of a row begin at its values of `start`, where there are any.
 
     Where conditionals are not quite consistent, which is so for every learned model, the limit depends on the scan:
     "random" has that of eq:gibbs_transition; "systematic", the default, is faster and as near as they are consistent.
@@ -114,7 +115,7 @@ def query(
     wanted = _wanted(model, mask, want)
     full_clamp(model, mask)  # refuses what a family cannot honour, also where no chain will run
     relevant, direct = _relevant(model, mask, wanted)
-    generator, answers = model.generator(seed), []
+    generator, answers, values = model.generator(seed), [], _start(model, known, start)
     chunk = max(1, AT_ONCE[model.device.type == "cuda"] // chains)
     with model.asked():
         for first in range(0, row_count(known), chunk):
@@ -123,7 +124,8 @@ def query(
             if direct:
                 answers.append(_direct_answer(model, some, where, wanted, chains, generator))
                 continue
-            run = _Run(model, some, where, wanted, relevant, chains, begin, scan, engine, generator, progress)
+            places = begin, take(values, part)
+            run = _Run(model, some, where, wanted, relevant, chains, places, scan, engine, generator, progress)
             answers.append(run.answer(run.until(until, warmup, limit, ess)))
     answer = answers[0] if len(answers) == 1 else _joined(answers)
     _warn(answer.diagnostics, until == "converged")
@@ -180,8 +182,7 @@ def sample(
     """
     at_least({"rows": (rows, 1), "sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
     known, mask = _known(model, {} if given is None else given, rows)
-    begin, _ = model.admit({n: known[n] for n in model.conditions} | dict(start or {}), rows=row_count(known))
-    generator = model.generator(seed)
+    begin, generator = _start(model, known, start), model.generator(seed)
     chunk = chunk or (32_768 if model.device.type == "cuda" else 256)
     parts = []
     for first in range(0, row_count(known), chunk):
@@ -189,7 +190,7 @@ def sample(
         clamp, values = take(mask, part), take(known, part)
         with model.asked():
             state = model.start(row_count(values), generator, values, clamp)
-            state = merge(clamp, values, {**state, **{n: begin[n][part] for n in start or {}}})
+            state = merge(clamp, values, {**state, **take(begin, part)})
             chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
             parts.append(chain.run(state, chain.sweeps(sweeps), progress=progress))
     return {name: torch.cat([part[name] for part in parts]) for name in model.variables}
@@ -209,6 +210,12 @@ def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> 
     answer = query(model, given, model.names, **options)
     filled = answer.decisions if how == "decide" else {k: v[:, 0] for k, v in answer.samples.items()}
     return merge(mask, known, filled)
+
+
+def _start(model: JointModel, known: State, start: Mapping[str, Tensor] | None) -> State:
+    """Values to begin at, admitted."""
+    found, _ = model.admit({n: known[n] for n in model.conditions} | dict(start or {}), rows=row_count(known))
+    return {name: found[name] for name in start or {}}
 
 
 def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
@@ -296,14 +303,17 @@ def _relevant(model: JointModel, mask: Mask, wanted: Iterable[str]) -> tuple[set
 class _Run:
     """The chains of one query, run in stretches; marginals are those of the last stretch."""
 
-    def __init__(self, model, known, mask, wanted, relevant, chains, begin, scan, engine, generator, progress):
+    def __init__(self, model, known, mask, wanted, relevant, chains, places, scan, engine, generator, progress):
         self.model, self.known, self.mask, self.wanted, self.chains = model, known, mask, wanted, chains
         self.progress = progress
         tiled = {k: v.repeat_interleave(chains, 0) for k, v in known.items()}
         clamp = {k: v.repeat_interleave(chains, 0) for k, v in mask.items()}
         rows = len(next(iter(tiled.values())))
-        self.begin = begin if model.has_starts else "random"
+        begin, start = places
+        self.begin = "likely" if start else begin if model.has_starts else "random"
         self.state = model.start(rows, generator, tiled, clamp, starts=begin == "likely")
+        values = {k: v.repeat_interleave(chains, 0) for k, v in start.items()}
+        self.state = merge(clamp, tiled, {**self.state, **values})
         clamp |= {name: torch.ones_like(clamp[name]) for name in model.names if name not in relevant}
         self.chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
         self.open = [name for name in wanted if name in self.chain.free]

@@ -15,6 +15,7 @@ from paracond.metrics import FID, accuracy
 from paracond.recipes import faces_baselines as baselines
 from paracond.recipes import faces_report as pictures
 from paracond.recipes import faces_tasks as tasks
+from paracond.recipes.faces_cartoon import Cartoon
 from paracond.recipes.faces_session import Session
 
 TRIAL = 5000  # images for FIDs that are looked at on the way
@@ -124,9 +125,12 @@ def demixing(session: Session, model: pc.JointModel) -> None:
     filled, smoothed = (tasks.demixing_psnr(each, *pair, m) for each in (told, blind))
     segmentations = first.state["s"], second.state["s"]
     ask = partial(tasks.demix, model, mixed, sweeps=session.most(100, 2), chains=session.most(4, 1))
-    known = ask(segmentations)
+    begin = first_masks(session, model, mixed, segmentations)
+    known = ask(segmentations, begin=begin)
     value = tasks.demixing_psnr(known, *pair, m)
     session.add("demixing_psnr", value, "higher", f"dB where the other was seen, {half} pairs, known segmentations")
+    right, before = (float(((mask > 0.5) == m.squeeze(1)).float().mean()) for mask in (known.mask, begin.squeeze(1)))
+    session.add("demixing_mask", right, "higher", f"share of pixels told right; where the chain began: {before:.3f}")
     about = f"dB ahead of the mean of visible neighbours ({filled:.2f} dB), which is told the mask"
     session.add("demixing_psnr_gain", value - filled, "higher", about)
     about = f"dB ahead of the mean of all neighbours ({smoothed:.2f} dB), which is not told it either"
@@ -143,6 +147,19 @@ def demixing(session: Session, model: pc.JointModel) -> None:
     ]
     figure = pictures.demixed(first.state["x"][some], second.state["x"][some], mixed[some], rows)
     session.show("Demixing", "Two copies of the model and a mask in one chain (fig:celeba_demix).", figure)
+
+
+def first_masks(session: Session, model: pc.JointModel, mixed: Tensor, segmentations: tuple[Tensor, Tensor]) -> Tensor:
+    """How likely each pixel is from the second face, by a cartoon of the training faces."""
+    rows = session.train.mask["s"].flatten(1).all(1)
+    learned = session.train[rows.nonzero().squeeze(1)[: session.most(2000, 20)]]
+    cartoon = Cartoon.fit(learned.state["x"].to(session.device), label_maps(model, learned.state["s"], session.device))
+    first, second = (label_maps(model, s, session.device) for s in segmentations)
+    return cartoon.mask(mixed.to(session.device), first, second).cpu()
+
+
+def label_maps(model: pc.JointModel, s: Tensor, device: str) -> Tensor:
+    return tasks.label_map(tasks.masks(model, s.to(device)))
 
 
 def switching(session: Session, model: pc.JointModel) -> None:

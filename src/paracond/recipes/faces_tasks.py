@@ -30,6 +30,7 @@ from paracond.metrics import f1, psnr
 
 AT_ONCE = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
 PAIR = ("first", "second")
+HOLD = 10  # sweeps with the first mask, before it is redrawn
 GREY = (0.299, 0.587, 0.114)
 #: Where the middle of a hidden square lies (rows, columns): at any of these places, 82% or more of a square of 24 x 24
 #: pixels is face, averaged over all segmented faces (skin, brows, eyes, glasses, nose, mouth, lips); 93% on the whole.
@@ -203,12 +204,14 @@ def demix(
     *,
     attributes: tuple[Tensor, Tensor] | None = None,
     mask: Tensor | None = None,
+    begin: Tensor | None = None,
     sweeps: int = 100,
     chains: int = 4,
     seed: int = 0,
 ) -> Demixed:
     """Both images from their mixture. Known may be both segmentations, as the model stores them (the paper's figure),
-    both attributes, and the mask m `[n, 1, 64, 64]` itself (not in the paper).
+    both attributes, and the mask m `[n, 1, 64, 64]` itself (not in the paper). Chains begin with masks drawn from the
+    probabilities `begin` `[n, 1, 64, 64]`, if there are any, which are held for some sweeps (`faces_cartoon`).
 
     Where nothing tells first from second, each chain finds its own order: it is turned round if it then agrees better
     with the first chain of its image.
@@ -216,13 +219,21 @@ def demix(
     given = {"x": mixed} if mask is None else {"x": mixed, "m": mask.float()}
     for name, pair in (("s", segmentations), ("c", attributes)):
         given |= {} if pair is None else {f"{each}.{name}": value for each, value in zip(PAIR, pair, strict=True)}
-    tiled = {name: value.repeat_interleave(chains, 0) for name, value in given.items()}
-    found = marginals(demixing(model), tiled, ["first.x", "second.x", "m"], sweeps=sweeps, seed=seed)
+    tiled, joint = {name: value.repeat_interleave(chains, 0) for name, value in given.items()}, demixing(model)
+    start = None if begin is None else _held(joint, tiled, begin.repeat_interleave(chains, 0), seed)
+    found = marginals(joint, tiled, ["first.x", "second.x", "m"], sweeps=sweeps, seed=seed, start=start)
     each = [found[name].unflatten(0, (-1, chains)) for name in ("first.x", "second.x", "m")]
     if len(given) == 1:
         each = _in_order(*each)
     first, second, m = (value.mean(1) for value in each)
     return Demixed(first.clamp(0, 1), second.clamp(0, 1), m.squeeze(1))
+
+
+def _held(joint: pc.JointModel, given: dict[str, Tensor], chance: Tensor, seed: int) -> pc.State:
+    """States of the chain with the mask held, of all that is not given."""
+    m = torch.bernoulli(chance.cpu(), generator=torch.Generator().manual_seed(seed)).to(chance.device)
+    state = pc.sample(joint, {**given, "m": m}, sweeps=HOLD, seed=seed, chunk=AT_ONCE[joint.device.type])
+    return {name: value for name, value in state.items() if name not in given}
 
 
 def _in_order(first: Tensor, second: Tensor, m: Tensor) -> list[Tensor]:
@@ -302,6 +313,7 @@ def _ask(
     sweeps: int = 20,
     seed: int = 0,
     chains: int = 1,
+    start: Mapping[str, Tensor] | None = None,
     means: bool = False,
 ) -> dict[str, Tensor]:
     """Decisions, or means, of what is wanted, on the CPU; `known` are masks of what is given in part."""
@@ -313,7 +325,8 @@ def _ask(
         for k, first in enumerate(range(0, rows, size)):
             part = slice(first, first + size)
             some = {n: pc.Observed(v[part], known[n][part]) if n in known else v[part] for n, v in given.items()}
-            answer = pc.query(model, some, want, chains=chains, until=sweeps, warmup=sweeps, seed=seed + k)
+            options: dict = {"start": {n: v[part] for n, v in (start or {}).items()}, "seed": seed + k}
+            answer = pc.query(model, some, want, chains=chains, until=sweeps, warmup=sweeps, **options)
             found = answer.mean if means else answer.decisions
             parts.append({name: found[name].cpu() for name in want})
     return {name: torch.cat([part[name] for part in parts]) for name in want}
