@@ -66,7 +66,7 @@ class Design:
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
     average: float = 0.9998
-    updates: int = 450_000
+    updates: int = 320_000
     segmented_share: float = 0.3
     """faces with segmentations are repeated until they make up this share"""
     mirrored: bool = True
