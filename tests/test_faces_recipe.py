@@ -11,12 +11,13 @@ from test_faces import write_npz
 
 import paracond as pc
 from paracond import cli
-from paracond.recipes import faces
+from paracond.recipes import faces, faces_variants
 from paracond.recipes.faces_model import BEST, PAPER, make_learner, make_model, small, variables_of
 
 NAMES = {
     *("training_minutes", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr"),
     *("inpainting_psnr_gain", "demixing_psnr_gain", "union_gain_f1", "union_gain_accuracy"),
+    *("masks_gain_f1", "warm_gain_f1", "beside_gain_accuracy"),
 }
 
 
@@ -41,7 +42,7 @@ def test_the_recipe_from_a_file_to_a_report(folder, tmp_path, capsys):
     assert all(metric["goal"] is None for metric in metrics.values())  # a quick run has none
     page = (tmp_path / "report.html").read_text()
     assert all(heading in page for heading in ("Generated", "Demixing", "Eyeglasses off and on", "Super-resolution"))
-    again = ["reproduce", "faces", "--quick", "--device", "cpu", "--data", str(folder), "--union", "0"]
+    again = ["reproduce", "faces", "--quick", "--device", "cpu", "--data", str(folder), "--variants"]
     cli.main([*again, "--out", str(tmp_path / "again"), "--model", str(tmp_path / "model")])
     asked = json.loads((tmp_path / "again" / "results.json").read_text())
     found = {metric["name"]: metric["value"] for metric in asked["metrics"]}
@@ -96,7 +97,23 @@ def test_caches_do_not_fit_mirrored_faces(folder):
     assert set(learner.beside.completion.kept) == {"s", "c", "y", "z"}
 
 
-@pytest.mark.parametrize("option", ["--updates", "--generated", "--union"])
+def test_segmentations_are_stored_as_a_design_has_them(folder):
+    labels, masks = (pc.datasets.faces(folder=folder, segmentation=kind) for kind in ("labels", "masks"))
+    for data in (labels, masks):
+        for kind, wanted in (("labels", labels), ("masks", masks)):
+            found = faces_variants.stored(data, replace(BEST, segmentation=kind))
+            known = wanted.mask["s"]
+            assert torch.equal(found.mask["s"], known)
+            assert torch.equal(found.state["s"][known], wanted.state["s"][known])
+    assert len(faces_variants.complete_rows(labels)) == len(faces_variants.complete_rows(masks)) > 0
+
+
+def test_an_unknown_variant_is_refused(folder, tmp_path):
+    with pytest.raises(SystemExit, match="no variant is called 'magic'; there are union, masks, warm, beside"):
+        cli.main(["reproduce", "faces", "--variants", "magic", "--data", str(folder), "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize("option", ["--updates", "--generated", "--variant-updates"])
 def test_impossible_numbers_are_refused(option, folder, tmp_path):
     with pytest.raises(SystemExit, match=f"{option} must be a whole number, at least [012], found -1"):
         cli.main(["reproduce", "faces", option, "-1", "--data", str(folder), "--out", str(tmp_path)])

@@ -1,7 +1,7 @@
 """The experiments of section 5.4 on one model of faces: train once, on all that is known, then ask everything.
 
 Training comes in time boxes (`--minutes`, `--resume`); what is measured (`faces_directions`) needs it to be done. Here
-are the training, how long updates and images take, and what the union of all data is worth.
+are the training, and how long updates and images take; what single choices are worth is in `faces_variants`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from paracond.recipes import images_report, timing, use
 from paracond.recipes.faces_directions import DIRECTIONS, TRIAL, progress
 from paracond.recipes.faces_model import BEST, PAPER, Design, make_learner, small
 from paracond.recipes.faces_session import PAPER_REPORTS, Config, Session, open_session
+from paracond.recipes.faces_variants import check, variants
 from paracond.recipes.images import Milestones, train
 from paracond.results import Outcome
 from paracond.state import InputError, at_least
@@ -30,7 +31,9 @@ LOOKS = (60, 180, 420, 900, 1800, 3600)  # seconds of training after which it is
 
 def main(config: Config) -> Outcome:
     updates = 1 if config.updates is None else config.updates
-    at_least({"--updates": (updates, 1), "--generated": (config.generated, 2), "--union": (config.union, 0)})
+    at_least({"--updates": (updates, 1), "--generated": (config.generated, 2)})
+    at_least({"--variant-updates": (config.variant_updates, 1)})
+    check(config.variants)
     design = chosen(config)
     session = open_session(config, design)
     if config.model is None:
@@ -42,8 +45,8 @@ def main(config: Config) -> Outcome:
     parts: dict[str, Callable[[], None]] = {part.__name__: partial(part, session, model) for part in DIRECTIONS}
     if session.device == "cuda" and not config.quick and config.stopwatch:
         parts["stopwatch"] = partial(stopwatch, session, design, model)
-    if config.union:
-        parts["union"] = partial(union, session, design)
+    if config.variants:
+        parts["variants"] = partial(variants, session, design)
     return session.go_through(parts)
 
 
@@ -115,23 +118,3 @@ def stopwatch(session: Session, design: Design, model: pc.JointModel) -> None:
     session.add(
         "minutes_30k_images", (time.perf_counter() - began) / 60, "lower", "100 sweeps, images back on the host"
     )
-
-
-# --- the union of all data against complete examples only -----------------------------------------------------------
-
-
-def union(session: Session, design: Design) -> None:
-    """The same design and updates, from all faces and from those of which everything is known."""
-    rows = session.train.mask["s"].flatten(1).all(1) & session.train.mask["c"].all(1)
-    sets = {"union": session.train, "complete": session.train[rows.nonzero().squeeze(1)]}
-    updates = session.most(session.config.union, 20)
-    found = {}
-    for name, data in sets.items():
-        learner = make_learner(replace(design, updates=updates), data, session.engine(), session.config.seed)
-        train(learner, updates, session.config.out / f"checkpoint_{name}", session, None)
-        found[name] = progress(session, learner.averaged)
-    about = f"all {len(session.train)} faces against the {int(rows.sum())} complete ones, {updates} updates each"
-    for name, value in found["union"].items():
-        gain = value - found["complete"][name] if name != "fid" else found["complete"][name] - value
-        short = "accuracy" if name == "attribute_accuracy" else name
-        session.add(f"union_gain_{short}", gain, "higher", f"{about}: {value:.4g} and {found['complete'][name]:.4g}")

@@ -54,8 +54,10 @@ class Config(BoxedConfig):
     """images for the FID"""
     stopwatch: bool = True
     """also measure how long updates and generation take (on CUDA only)"""
-    union: int = 20_000
-    """updates of two more trainings, on all faces and on complete ones only (0: none)"""
+    variants: tuple[str, ...] = ("union", "masks", "warm", "beside")
+    """which single choices are measured, each by two more trainings (none: --variants and nothing)"""
+    variant_updates: int = 20_000
+    """of each of these"""
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,104 @@
+"""What single choices are worth: the same design with one of them, and without it, learned for the same updates.
+
+    union    all faces                                   against the faces of which everything is known
+    masks    s as 18 binary masks                        against one label for each pixel
+    warm     completion goes on from cached latents      against from scratch (both without mirror images)
+    beside   completion runs beside training             against before it
+
+A gain is what the first has more of F1 and accuracy, or less of FID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+import paracond as pc
+from paracond.datasets.faces import LABELS
+from paracond.recipes import faces_tasks as tasks
+from paracond.recipes.faces_directions import progress
+from paracond.recipes.faces_model import Design, make_learner
+from paracond.recipes.faces_session import Session
+from paracond.recipes.images import train
+from paracond.state import InputError
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A design, changed, and the faces it learns from."""
+
+    name: str
+    changes: tuple[tuple[str, object], ...] = ()
+    complete: bool = False
+
+
+BASE = Variant("base")
+PAIRS: Mapping[str, tuple[Variant, Variant]] = {
+    "union": (BASE, Variant("complete", complete=True)),
+    "masks": (Variant("masks", (("segmentation", "masks"),)), Variant("labels", (("segmentation", "labels"),))),
+    "warm": (
+        Variant("warm", (("mirrored", False), ("warm", True))),
+        Variant("cold", (("mirrored", False), ("warm", False))),
+    ),
+    "beside": (Variant("beside", (("beside", True),)), Variant("before", (("beside", False),))),
+}
+
+
+def check(names: tuple[str, ...]) -> None:
+    unknown = [name for name in names if name not in PAIRS]
+    if unknown:
+        raise InputError(f"no variant is called {unknown[0]!r}; there are {', '.join(PAIRS)}")
+
+
+def variants(session: Session, design: Design) -> None:
+    """All pairs that were asked for; a design that is in several of them learns once."""
+    found: dict[tuple[str, bool], dict[str, float]] = {}
+    base = replace(design, updates=session.most(session.config.variant_updates, 20))
+    for name in session.config.variants:
+        numbers = []
+        for variant in PAIRS[name]:
+            changed = replace(base, **dict(variant.changes))  # type: ignore[arg-type]
+            key = str(changed), variant.complete
+            if key not in found:
+                found[key] = learned(session, changed, variant)
+            numbers.append(found[key])
+        report(session, name, numbers, base.updates)
+
+
+def learned(session: Session, design: Design, variant: Variant) -> dict[str, float]:
+    """The numbers of one training."""
+    own = replace(session, train=stored(session.train, design), test=stored(session.test, design))
+    rows = complete_rows(own.train)
+    data = own.train[rows] if variant.complete else own.train
+    learner = make_learner(design, data, session.engine(), session.config.seed)
+    train(learner, design.updates, session.config.out / f"checkpoint_{variant.name}", session, None)
+    numbers = progress(own, learner.averaged)
+    print(f"  {variant.name}: " + ", ".join(f"{k} {v:.4g}" for k, v in numbers.items()), flush=True)
+    return numbers
+
+
+def report(session: Session, name: str, numbers: list[dict[str, float]], updates: int) -> None:
+    first, second = (variant.name for variant in PAIRS[name])
+    one, other = numbers
+    for metric, value in one.items():
+        gain = value - other[metric] if metric != "fid" else other[metric] - value
+        about = f"{first} against {second}, {updates:,} updates each: {value:.4g} and {other[metric]:.4g}"
+        session.add(f"{name}_gain_{metric.removeprefix('attribute_')}", gain, "higher", about)
+
+
+def complete_rows(data: pc.Data) -> torch.Tensor:
+    """The numbers of the faces of which everything is known."""
+    return (data.mask["s"].flatten(1).all(1) & data.mask["c"].all(1)).nonzero().squeeze(1)
+
+
+def stored(data: pc.Data, design: Design) -> pc.Data:
+    """The faces with their segmentations as the design has them."""
+    s, known = data.state["s"], data.mask["s"].flatten(1).all(1)
+    masks = s.ndim == 4
+    if masks == (design.segmentation == "masks"):
+        return data
+    ranks = torch.arange(1, len(LABELS) + 1).view(1, -1, 1, 1)
+    other = tasks.label_map(s) if masks else (s.unsqueeze(1) == ranks).to(torch.uint8)
+    return pc.Data({**data.state, "s": other}, {**data.mask, "s": known})
