@@ -139,8 +139,11 @@ def test_demixing_holds_to_the_mixture(kind):
     there = m.expand_as(first)
     assert torch.equal(known.first[~there], first[~there]) and torch.equal(known.second[there], second[there])
     assert torch.equal(known.mask, m.squeeze(1).float())
+    held = tasks._held(joint, {"x": mixed}, m.float(), seed=0)  # where the chain begins if it is told
+    assert "x" not in held and torch.equal(held["m"], m.float())
+    assert torch.equal(torch.where(m, held["second.x"], held["first.x"]), mixed)
     begun = tasks.demix(model, mixed, pair, begin=m.float(), **QUICK)
-    assert begun.first.shape == (2, 3, 64, 64)
+    assert not torch.equal(begun.mask, known.mask)  # and then it is free
     free = tasks.demix(model, mixed, **QUICK)
     assert free.first.shape == (2, 3, 64, 64) and 0 < float(free.mask.mean()) < 1
 

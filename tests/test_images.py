@@ -523,6 +523,21 @@ def test_milestones_count_training_alone_and_are_kept(tmp_path, monkeypatch):
     assert json.loads(path.read_text())["trained"] == again.trained == 56
 
 
+def test_the_hidden_half_is_what_is_measured():
+    truth = torch.full((2, 1, 28, 28), 0.5)
+    found = truth.clone()
+    found[..., :14, :] = 9.0  # what was seen does not count
+    found[..., 14:, :] += 0.1
+    added = {}
+    session = types.SimpleNamespace(
+        train=types.SimpleNamespace(state={"x": torch.zeros(3, 1, 28, 28)}),
+        add=lambda name, value, better, about: added.update({name: value, "about": about}),
+    )
+    images_experiment.inpainting(session, truth, found)
+    assert added["inpainting_psnr"] == pytest.approx(20, abs=1e-4)
+    assert added["about"].endswith("the training mean has 6.02")  # an error of one half
+
+
 def test_the_paper_is_passed_when_both_numbers_are():
     session = types.SimpleNamespace(experiment=mnist.EXPERIMENT)
 

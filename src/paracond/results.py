@@ -115,6 +115,19 @@ class BoxedConfig(RecipeConfig):
     """fuse the networks with torch.compile (on CUDA only): a minute once, then updates take two thirds of the time"""
 
 
+@dataclass(frozen=True)
+class PresetConfig(BoxedConfig):
+    """Those of recipes that train one main model, by a preset, and then ask it everything."""
+
+    preset: Literal["best", "paper"] = "best"
+    model: Path | None = None
+    """take this saved model instead of training the main one"""
+    updates: int | None = None
+    """instead of the preset's number"""
+    stopwatch: bool = True
+    """also time updates and generation (on CUDA only, which must have nothing else to do)"""
+
+
 def plain(config: RecipeConfig) -> dict:
     """A recipe's config as JSON."""
     return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(config).items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from paracond.datasets.faces import load, of_split
 from paracond.metrics import FID, Extractor
 from paracond.recipes.faces_model import Design
 from paracond.recipes.notebook import Notebook
-from paracond.results import BoxedConfig, choose_device
+from paracond.results import PresetConfig, choose_device
 
 PAPER_REPORTS = {"fid": 46.45}
 GOALS = {
@@ -37,23 +36,16 @@ GOALS = {
 
 
 @dataclass(frozen=True)
-class Config(BoxedConfig):
+class Config(PresetConfig):
     """Faces: images, segmentations, attributes and latents in one model (section 5.4)."""
 
     out: Path = Path("runs/faces")
     data: Path | None = None
     """folder with faces64.npz or CelebAMask-HQ (if not given: $PARACOND_DATA)"""
-    preset: Literal["best", "paper"] = "best"
-    model: Path | None = None
-    """take this saved model instead of training one"""
-    updates: int | None = None
-    """instead of the preset's number"""
     compile: bool = False
     """fuse the networks with torch.compile (on CUDA only): takes minutes once"""
     generated: int = 20_000
     """images for the FID"""
-    stopwatch: bool = True
-    """also measure how long updates and generation take (on CUDA only)"""
     variants: tuple[str, ...] = ("union", "masks", "warm", "beside")
     """which single choices are measured, each by two more trainings (none: --variants and nothing)"""
     variant_updates: int = 20_000

@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from paracond.descent import Descent
 from paracond.diagnostics import LatentUsage, latent_usage
 from paracond.families import GAIN
 from paracond.metrics import FID, accuracy
-from paracond.results import BoxedConfig
+from paracond.results import PresetConfig
 from paracond.storage import replace_file
 
 TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
@@ -79,23 +79,16 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Config(BoxedConfig):
+class Config(PresetConfig):
     """What the recipes for images have in common."""
 
     out: Path = Path("runs/images")
     data: Path | None = None
     """folder with the IDX files (if not given: $PARACOND_DATA, the system's, a download)"""
-    preset: Literal["best", "paper"] = "best"
-    model: Path | None = None
-    """take this saved model instead of training the main one"""
-    updates: int | None = None
-    """instead of the preset's number"""
     generated: int = 60_000
     """images for the FID"""
     extras: bool = True
     """also learn from few labels, and MNIST from images with missing pixels"""
-    stopwatch: bool = True
-    """also time updates and generation (on CUDA only, which must have nothing else to do)"""
 
 
 class Unfinished(Exception):

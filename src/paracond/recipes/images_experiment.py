@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 import paracond as pc
-from paracond.metrics import FID, Extractor, accuracy
+from paracond.metrics import FID, Extractor, accuracy, psnr
 from paracond.recipes import images_report as pictures
 from paracond.recipes import timing
 from paracond.recipes.images import (
+    TOP,
     Config,
     Design,
     Milestones,
@@ -164,6 +166,7 @@ def judge(session: Session, model: pc.JointModel, milestones: Milestones | None)
     answer = from_top_half(model, half.state["x"], sweeps=4 if config.quick else 50)
     found = accuracy(answer.decisions["c"].cpu(), half.state["c"])
     session.add("accuracy_top_half", found, "higher", f"class from the top half, {len(half)} test images")
+    inpainting(session, half.state["x"], answer.mean["x"].cpu())
     latents = usage(model, test)
     session.add("bits", bits(latents), "higher", "what the latents say of an image")
     session.add("active_latents", sum(u.count for u in latents.values()), "higher", "over 0.02 nats, also read back")
@@ -179,6 +182,13 @@ def judge(session: Session, model: pc.JointModel, milestones: Milestones | None)
     unconditional(session, model)
     filled = pictures.completed(half.state["x"][:16], answer.mean["x"][:16].cpu())
     session.show("Given the top half", "Mean marginals of the lower half.", filled)
+
+
+def inpainting(session: Session, images: Tensor, found: Tensor) -> None:
+    """The hidden lower half, by mean marginals."""
+    hidden = (~TOP).expand_as(images)
+    value, fill = (psnr(x, images, hidden) for x in (found, session.train.state["x"].mean(0).expand_as(images)))
+    session.add("inpainting_psnr", value, "higher", f"dB in the hidden lower half; the training mean has {fill:.2f}")
 
 
 def judge_images(session: Session, model: pc.JointModel) -> None:
