@@ -452,8 +452,8 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
     monkeypatch.setattr(images_experiment, "generate", short)
     monkeypatch.setattr(images, "generate", short)
     half = images.from_top_half
-    monkeypatch.setattr(images_experiment, "from_top_half", lambda model, x, sweeps: half(model, x[:20], 2))
-    monkeypatch.setattr(images_experiment, "accuracy", lambda decided, truth: float(len(decided) == 20))
+    monkeypatch.setattr(images_experiment, "from_top_half", lambda model, x, sweeps: half(model, x, 2))
+    monkeypatch.setattr(images_experiment, "accuracy", lambda decided, truth: float(len(decided) == 100))
     out = folder / "out"
     options = ["--data", str(folder), "--out", str(out), "--device", "cpu", "--generated", "40"]
     cli.main(["reproduce", name, *options, "--minutes", "0"])
