@@ -13,6 +13,7 @@ import paracond as pc
 from paracond import cli
 from paracond.recipes import faces, faces_variants
 from paracond.recipes.faces_model import BEST, PAPER, make_learner, make_model, small, variables_of
+from paracond.recipes.faces_session import set_apart
 
 NAMES = {
     *("training_minutes", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr"),
@@ -66,7 +67,7 @@ def test_designs_are_small_enough_and_whole(design):
     model = make_model(design)
     assert sum(p.numel() for p in model.parameters()) <= 16e6
     assert tuple(model.names) == ("x", "s", "c", "y", "z")
-    assert set(model.reads("x")) == {"s", "c", "y", "z"}
+    assert set(model.reads("x")) - set(model.conditions) == {"s", "c", "y", "z"}
     if design is PAPER:
         assert all(set(model.reads(name)) == set(model.names) - {name} for name in model.names)
         assert variables_of(design)["s"] == pc.Binary((18, 64, 64)) and variables_of(design)["y"] == pc.Binary((256,))
@@ -76,7 +77,7 @@ def test_designs_are_small_enough_and_whole(design):
 def test_what_is_missing_is_completed(design, folder):
     """Rows without segmentations or attributes are learned from; what is known of them stays as it is."""
     data = pc.datasets.faces(folder=folder, segmentation=design.segmentation)
-    learner = make_learner(replace(small(design), mirrored=False), data, pc.Engine("cpu"), 0)
+    learner = make_learner(replace(small(design), mirrored=False, shifts=0), data, pc.Engine("cpu"), 0)
     learner.fit(6)
     source = learner.completion
     for name in ("x", "s", "c"):
@@ -89,11 +90,13 @@ def test_what_is_missing_is_completed(design, folder):
     assert sum(learner.updates.values()) == 6
 
 
-def test_caches_do_not_fit_mirrored_faces(folder):
+def test_caches_do_not_fit_moved_faces(folder):
     data = pc.datasets.faces(folder=folder, segmentation="labels")
-    with pytest.raises(pc.InputError, match="warm needs mirrored=False"):
-        make_learner(replace(small(BEST), warm=True), data, pc.Engine("cpu"), 0)
-    learner = make_learner(replace(small(BEST), warm=True, mirrored=False), data, pc.Engine("cpu"), 0)
+    for moving in ({"mirrored": False}, {"shifts": 0}):
+        with pytest.raises(pc.InputError, match="does not fit it once it is moved"):
+            make_learner(replace(small(BEST), warm=True, **moving), data, pc.Engine("cpu"), 0)
+    still = replace(small(BEST), warm=True, mirrored=False, shifts=0)
+    learner = make_learner(still, data, pc.Engine("cpu"), 0)
     assert set(learner.beside.completion.kept) == {"s", "c", "y", "z"}
 
 
@@ -151,3 +154,14 @@ def test_quick_sets_have_both_kinds(folder):
     drawn = session.attributes(50)
     real = session.train.state["c"][session.train.mask["c"].all(1)]
     assert all(bool((real == row).all(1).any()) for row in drawn.cpu())
+
+
+def test_faces_set_apart_are_not_learned_from(folder):
+    data = pc.datasets.faces(folder=folder, segmentation="labels")
+    learned, apart = set_apart(data)
+    assert len(learned) + len(apart) == len(data)
+    assert not bool((learned.state["x"].flatten(1)[:, None] == apart.state["x"].flatten(1)).all(-1).any())
+    known = apart.mask["s"].flatten(1).all(1)
+    assert bool(known.any()) and not bool(known.all())
+    assert torch.equal(set_apart(data)[1].state["x"], apart.state["x"])
+    assert len(set_apart(data, most=1)[1]) == 2

@@ -267,6 +267,15 @@ def test_in_a_mirror_left_is_right():
     assert pairs["l_eye"] == "r_eye" and pairs["r_ear"] == "l_ear"
 
 
+def test_the_flag_says_which_were_moved():
+    x = pictures(40)
+    moved = baselines.Moved(3, False, "cpu", share=0.5, flag="moved")({"x": x}, torch.Generator().manual_seed(0))
+    said = moved["moved"] == 1
+    changed = (moved["x"] != x).flatten(1).any(1)
+    assert 5 < int(said.sum()) < 35 and not bool((changed & ~said).any())
+    assert int((said & ~changed).sum()) < 5  # one in 49 is moved by nothing
+
+
 def test_images_and_masks_move_together():
     x = pictures(8)
     s = (x[:, :1] > 0.5).float().expand(-1, 18, -1, -1).clone()

@@ -533,3 +533,56 @@ def test_input_noise_is_for_learning_only():
     assert len(noisy(same).unique(dim=0)) == 4
     torch.testing.assert_close(noisy.eval()(same), plain(same))
     assert noisy.config["noise"] == 0.5
+
+
+def fitted(rows: int = 500, **options) -> pc.networks.Components:
+    torch.manual_seed(0)
+    u = torch.randn(rows, 2)
+    x = u @ torch.tensor([[1.0, 0.5, 0.0, 0.2], [0.0, 1.0, -1.0, 0.3]]) + 0.3 * torch.randn(rows, 4)
+    start = pc.networks.components({"x": pc.Real(4)}, "x", [], 2, **options)
+    start.fit(x, {}, torch.Generator().manual_seed(0))
+    return start
+
+
+def test_coordinates_that_say_the_same_count_as_one():
+    """If every coordinate is there three times over, error and all, a redundancy of three gives the law of one each."""
+    once = fitted()
+    thrice = pc.networks.components({"x": pc.Real(12)}, "x", [], 2, redundancy=3.0)
+    with torch.no_grad():
+        thrice.directions.copy_(once.directions.repeat(1, 3))
+        thrice.means.copy_(once.means.repeat(1, 3))
+        thrice.log_sigma.copy_(once.log_sigma)
+    x, mask = torch.randn(6, 4), torch.rand(6, 4) < 0.5
+    noise, mean = torch.randn(6, 2), once.means.expand(6, -1)
+    drawn = once.known(x, mask).directions(mean, noise)
+    same = thrice.known(x.repeat(1, 3), mask.repeat(1, 3)).directions(mean.repeat(1, 3), noise)
+    torch.testing.assert_close(same, drawn)
+    torch.testing.assert_close(
+        thrice.evidence({}, thrice.known(x.repeat(1, 3), mask.repeat(1, 3))), once.evidence({}, once.known(x, mask))
+    )
+    with pytest.raises(pc.InputError, match="redundancy must be at least 1"):
+        pc.networks.components({"x": pc.Real(4)}, "x", [], 2, redundancy=0.5)
+
+
+def test_rows_with_the_same_mask_are_worked_out_once():
+    start, x = fitted(), torch.randn(6, 4)
+    masks = (torch.rand(3, 4) < 0.5).repeat_interleave(2, 0)
+    noise, mean = torch.randn(6, 2), start.means.expand(6, -1)
+    together = start.known(x, masks).directions(mean, noise)
+    for k in range(6):
+        alone = start.known(x[k : k + 1], masks[k : k + 1]).directions(mean[:1], noise[k : k + 1])
+        torch.testing.assert_close(together[k : k + 1], alone)
+
+
+def test_a_start_that_is_only_fitted_has_half_the_parameters(tmp_path):
+    start, learned = fitted(learned=False), fitted()
+    torch.testing.assert_close(start.directions, learned.directions)
+    assert not hasattr(start, "readings") and not any(p.requires_grad for p in start.parameters())
+    with pytest.raises(pc.InputError, match="has no bound to score with: fit it"):
+        start.score(torch.zeros(1, 4), {})
+    variables = {"x": pc.Real(4), "c": pc.Binary(1)}
+    networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
+    starts = {"x": start, "c": None}
+    pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).save(tmp_path)
+    found = pc.JointModel.load(tmp_path).conditional("x").start
+    torch.testing.assert_close(found.directions, start.directions)

@@ -29,6 +29,10 @@ Where some coordinates K of x are known, the start is that given them. With b = 
     log p_0(x_K | g) = -(|x_K - mu_K(g)|^2 / sigma^2 - b' P^-1 b) / 2 + what does not depend on g,
 
 and the latter says which g a chain should begin with, if g is not known.
+
+That takes what the directions leave for independent noise, which in an image it is not: neighbours leave the same.
+Many known pixels then outvote the prior of u with what is one and the same error, and what is drawn beside them is
+wild. With `redundancy` r, r known coordinates count as one: sigma^2 is r times as large where x_K speaks.
 """
 
 from __future__ import annotations
@@ -48,21 +52,40 @@ SMALLEST = 0.02  # under it, what is known would weigh more than the digits of f
 
 
 class Components(Network):
-    """p_0 of a group of shape `shape` given `inputs`, the encoded sizes of the groups that it reads, by name."""
+    """p_0 of a group of shape `shape` given `inputs`, the encoded sizes of the groups that it reads, by name.
 
-    def __init__(self, inputs: Mapping[str, int], shape: Sequence[int], rank: int = 64, binary: bool = False):
-        super().__init__(inputs=dict(inputs), shape=list(shape), rank=rank, binary=binary)
+    If not `learned`, it has no q(u | x, g), which is half of its parameters, and must be fitted (see `fit`).
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[str, int],
+        shape: Sequence[int],
+        rank: int = 64,
+        binary: bool = False,
+        learned: bool = True,
+        redundancy: float = 1.0,
+    ):
+        super().__init__(
+            inputs=dict(inputs), shape=list(shape), rank=rank, binary=binary, learned=learned, redundancy=redundancy
+        )
+        if not 1 <= redundancy < math.inf:
+            raise InputError(f"redundancy must be at least 1, found {redundancy}")
         size = math.prod(shape)
         self.names = self.reads = tuple(inputs)
-        self.shape, self.binary = tuple(shape), binary
+        self.shape, self.binary, self.learned, self.redundancy = tuple(shape), binary, learned, redundancy
         self.means = nn.Parameter(torch.zeros(1 + sum(inputs.values()), size))
         self.directions = nn.Parameter(torch.randn(rank, size) / math.sqrt(size) / 2)  # A^T
-        self.readings = nn.Parameter(torch.randn(size, rank) / math.sqrt(size) / 2)  # V^T
-        self.log_variance = nn.Parameter(torch.zeros(rank))
+        if learned:
+            self.readings = nn.Parameter(torch.randn(size, rank) / math.sqrt(size) / 2)  # V^T
+            self.log_variance = nn.Parameter(torch.zeros(rank))
         self.log_sigma = nn.Parameter(torch.tensor(math.log(SCALE) / GAIN))
+        self.requires_grad_(learned)
 
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         """The lower bound of log p_0(x | g), `[batch]`."""
+        if not self.learned:
+            raise InputError("a start that is not learned has no bound to score with: fit it")
         gap, log_sigma = value.flatten(1) - self._mean(others), self._log_scale()
         m, d = gap @ self.readings, self.log_variance.exp()
         error = (gap - m @ self.directions).square().sum(1) + d @ self.directions.square().sum(1)
@@ -91,8 +114,9 @@ class Components(Network):
         noise = (left / max(1, x.shape[1] - rank)).clamp(min=SMALLEST**2)
         lengths = (variances - noise).clamp(min=0).sqrt()
         self.directions.copy_((vectors * lengths).T)
-        self.readings.copy_(vectors * (lengths / variances.clamp(min=noise)))
-        self.log_variance.copy_((noise / variances.clamp(min=noise)).log())
+        if self.learned:
+            self.readings.copy_(vectors * (lengths / variances.clamp(min=noise)))
+            self.log_variance.copy_((noise / variances.clamp(min=noise)).log())
         self.log_sigma.copy_(noise.log() / 2 / GAIN)
         self.requires_grad_(False)
 
@@ -113,12 +137,12 @@ class Components(Network):
     def known(self, value: Tensor, mask: Tensor) -> KnownPart:
         """The coordinates of `value` where `mask` is true, for `sample` and `evidence`; `[batch, *shape]` both, or one
         row of a mask for all (which is much cheaper)."""
-        sigma = self._log_scale().exp()
+        sigma = self._log_scale().exp() * math.sqrt(self.redundancy)
         return KnownPart(self.directions / sigma, sigma, value.flatten(1).to(self.means.dtype), mask.flatten(1))
 
     @torch.no_grad()
     def evidence(self, others: Mapping[str, Tensor], part: KnownPart) -> Tensor:
-        """log p_0(x_K | g), `[batch]`, but for what does not depend on g."""
+        """log p_0(x_K | g), `[batch]`, but for what does not depend on g (divided by about the redundancy)."""
         return part.evidence(self._mean(others))
 
     def _log_scale(self) -> Tensor:
@@ -140,8 +164,10 @@ class KnownPart:
         rank = len(scaled)
         products = (scaled[:, None] * scaled[None]).flatten(0, 1)
         prior = torch.eye(rank, dtype=scaled.dtype, device=scaled.device)
-        precision = (mask.to(scaled.dtype) @ products.T).view(-1, rank, rank) + prior
-        self.factor = torch.linalg.cholesky_ex(precision).L  # P = L L' >= 1: no need to wait for a check
+        masks, which = _distinct(mask)
+        precision = (masks.to(scaled.dtype) @ products.T).view(-1, rank, rank) + prior
+        factor = torch.linalg.cholesky_ex(precision).L  # P = L L' >= 1: no need to wait for a check
+        self.factor = factor if len(factor) == 1 else factor[which]
 
     def directions(self, mean: Tensor, noise: Tensor) -> Tensor:
         """u = P^-1 b + L'^-1 noise = L'^-1 (L^-1 b + noise)."""
@@ -165,9 +191,20 @@ class KnownPart:
         return torch.linalg.solve_triangular(factor, rows.unsqueeze(-1), upper=upper).squeeze(-1)
 
 
-def components(variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: int = 64) -> Components:
+def _distinct(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that differ from the one before, and which of them each row is: all chains of one question have the same.
+    While a program is recorded, nothing may wait for the host, and every row counts."""
+    if mask.is_cuda and torch.cuda.is_current_stream_capturing():
+        return mask, torch.arange(len(mask), device=mask.device)
+    found: tuple[Tensor, Tensor] = mask.unique_consecutive(dim=0, return_inverse=True)
+    return found
+
+
+def components(
+    variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: int = 64, **options
+) -> Components:
     """The start of group `name` of a model with these variables, given the groups `reads` (perhaps none): with `rank`
-    directions, but fewer than the group has coordinates."""
+    directions, but fewer than the group has coordinates. Options are those of `Components`."""
     if name not in variables:
         raise InputError(f"{name!r} is none of the variables {', '.join(variables)}")
     family = variables[name]
@@ -179,4 +216,4 @@ def components(variables: Mapping[str, Family], name: str, reads: Sequence[str],
     if unknown:
         raise InputError(f"the start of {name!r} must read other groups, found {', '.join(unknown)}")
     inputs = {k: math.prod(variables[k].encoding_shape) for k in reads}
-    return Components(inputs, family.event_shape, rank, isinstance(family, Binary))
+    return Components(inputs, family.event_shape, rank, isinstance(family, Binary), **options)

@@ -77,7 +77,8 @@ def saved(config: Config, device: str) -> pc.JointModel:
 def trained(session: Session, design: Design) -> tuple[pc.JointModel, Milestones]:
     """The main model, measured while it learns."""
     path = session.config.out / "milestones.json"
-    milestones = Milestones(lambda model: progress(session, model), path, seconds=LOOKS)
+    aside = replace(session, test=session.apart)  # test faces are for the end
+    milestones = Milestones(lambda model: progress(aside, model), path, seconds=LOOKS)
     milestones.start(session.config.resume)
     learner = make_learner(design, session.train, session.engine(), session.config.seed)
     train(learner, design.updates, session.config.out / "checkpoint", session, milestones)
@@ -86,7 +87,9 @@ def trained(session: Session, design: Design) -> tuple[pc.JointModel, Milestones
     session.add("training_minutes", milestones.trained / 60, "lower", f"{learner.step_count:,} updates")
     names = [name for name in milestones.found[-1] if name not in ("seconds", "updates")]
     curve = images_report.curve(milestones.found, PAPER_REPORTS, names)
-    session.show("Learning", f"Test faces, and the FID of {TRIAL} images, along the training.", curve)
+    session.show(
+        "Learning", f"Training faces that were set apart, and the FID of {TRIAL} images, along the training.", curve
+    )
     return learner.averaged, milestones
 
 
@@ -109,7 +112,7 @@ def stopwatch(session: Session, design: Design, model: pc.JointModel) -> None:
     session.add("update_ms_floor", times.floor, "lower", "arithmetic and bandwidth, counted and at measured rates")
     before = milliseconds(replace(asked, beside=False))
     session.add("update_ms_before", before, "lower", "completion before training instead of beside it")
-    warm = milliseconds(replace(asked, completion_steps=2, warm=True, mirrored=False))
+    warm = milliseconds(replace(asked, completion_steps=2, warm=True, mirrored=False, shifts=0))
     session.add("update_ms_warm", warm, "lower", "2 completion steps instead of 10: they go on from cached latents")
     own = milliseconds(design)
     session.add("update_ms_own", own, "lower", f"batch {design.batch_size}, as this model was trained")

@@ -10,7 +10,8 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
 - y keeps its place in the image: 16 x 16 places of so many bits each. Detail is local, flat codes are slow to learn it;
 - every group but x reads x and what it needs besides: attributes are then one pass on an image, and completion needs
   few steps;
-- all examples are seen mirrored half of the time;
+- all examples are seen mirrored half of the time, and half of them moved by a pixel or two; a condition says which, so
+  that what is generated stays in its place;
 - a start for c, and one for x given c (`networks.starts`), from which 100 sweeps are enough;
 - networks are residual and work on patches (`networks.pyramid`).
 """
@@ -29,6 +30,7 @@ from paracond.recipes.images import adam, balanced
 from paracond.state import InputError
 
 ATTRIBUTES = 40
+MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
 
@@ -51,8 +53,10 @@ class Design:
     hidden: int = 128
     sparse: bool = True
     """whether groups read only what they need"""
-    start: int = 64
+    start: int = 128
     """directions of the starts of x and c (0: chains begin at random)"""
+    redundancy: float = 32.0
+    """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.3, "s": 0.2, "c": 0.15, "y": 0.25, "z": 0.1})
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (4.0, 16.0)
@@ -66,11 +70,13 @@ class Design:
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
     average: float = 0.9998
-    updates: int = 320_000
+    updates: int = 60_000
     segmented_share: float = 0.3
     """faces with segmentations are repeated until they make up this share"""
     mirrored: bool = True
     """whether half of the examples are mirrored each time they are used"""
+    shifts: int = 2
+    """pixels by which half of the examples are moved, each way"""
     jitter: int = 2
     """pixels by which the attributes' network sees its images moved while it learns"""
 
@@ -95,6 +101,7 @@ PAPER = Design(
     updates=470_000,
     segmented_share=0.0,
     mirrored=False,
+    shifts=0,
     jitter=0,
 )
 BEST = Design()
@@ -115,32 +122,40 @@ def variables_of(design: Design) -> dict[str, pc.Family]:
     }
 
 
+def conditions_of(design: Design) -> dict[str, pc.Condition]:
+    return {MOVED: pc.Condition(pc.Categorical(2), 0)} if design.shifts else {}
+
+
 def make_model(design: Design) -> pc.JointModel:
-    variables = variables_of(design)
+    groups, conditions = variables_of(design), conditions_of(design)
+    variables = {**groups, **{name: condition.family for name, condition in conditions.items()}}
     conditionals = {}
-    for name, family in variables.items():
+    for name, family in groups.items():
         options: dict = {"kind": design.kind, "width": design.widths[name], "hidden": design.hidden}
         if design.kind == "residual":
             options |= {"blocks": design.blocks, "most": design.most[name]}
         if design.sparse:
-            options["reads"] = SPARSE[name]
+            options["reads"] = SPARSE[name] if name == "c" else (*SPARSE[name], *conditions)
         if name == "c" and design.jitter:
             options["jitter"] = design.jitter
         network = pc.networks.scene_network(variables, name, **options)
         conditionals[name] = pc.Conditional(family, network, make_start(design, variables, name))
-    return pc.JointModel(conditionals, dict(design.alpha))
+    return pc.JointModel(conditionals, dict(design.alpha), conditions)
 
 
 def make_start(design: Design, variables: Mapping[str, pc.Family], name: str) -> pc.networks.Components | None:
     """Attributes begin as they come together in the data, and images given them."""
     if not design.start or name not in ("x", "c"):
         return None
-    return pc.networks.components(variables, name, ["c"] if name == "x" else [], design.start)
+    reads, redundancy = (["c"], design.redundancy) if name == "x" else ([], 1.0)
+    return pc.networks.components(variables, name, reads, design.start, learned=False, redundancy=redundancy)
 
 
 def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
-    if design.warm and design.mirrored:
-        raise InputError("what was drawn for a face does not fit its mirror image: warm needs mirrored=False")
+    if design.warm and (design.mirrored or design.shifts):
+        raise InputError(
+            "what was drawn for a face does not fit it once it is moved: warm needs mirrored=False, shifts=0"
+        )
     torch.manual_seed(seed)
     model = make_model(design).to(engine.device)
     model.fit_starts(data, seed)
@@ -156,7 +171,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         learning_rate=pc.schedules.cosine(design.learning_rate, design.last_learning_rate, design.updates),
         optimiser=adam,
         average=design.average,
-        augment=Moved(0, True, engine.device) if design.mirrored else None,
+        augment=augmentation(design, engine.device),
         engine=engine,
         seed=seed,
     )
@@ -164,6 +179,12 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         some = {name: value[:64] for name, value in learner.batch.items()}
         engine.settle(lambda: [model(name, some).mean for name in model.names])
     return learner
+
+
+def augmentation(design: Design, device: torch.device | str) -> Moved | None:
+    if not design.mirrored and not design.shifts:
+        return None
+    return Moved(design.shifts, design.mirrored, device, share=0.5, flag=MOVED if design.shifts else None)
 
 
 def small(design: Design) -> Design:

@@ -58,6 +58,8 @@ class Session(Notebook):
 
     config: Config
     train: pc.Data
+    apart: pc.Data
+    """training faces that are not learned from: by these, and not by test faces, one may choose"""
     test: pc.Data
     names: tuple[str, ...]
     fid: FID | None
@@ -84,6 +86,7 @@ def open_session(config: Config, design: Design) -> Session:
     train_set, test_set = (of_split(found, split, design.segmentation) for split in ("train", "test"))
     if config.quick:
         train_set, test_set = few(train_set), few(test_set)
+    train_set, apart = set_apart(train_set)
     session = Session(
         name="faces",
         title="Faces: five groups, three kinds of supervision, every direction (section 5.4)",
@@ -96,6 +99,7 @@ def open_session(config: Config, design: Design) -> Session:
         began=began,
         config=config,
         train=train_set,
+        apart=apart,
         test=test_set,
         names=found.attribute_names,
         fid=None if config.quick else FID(Extractor.load(tf32=True), device, batch=1000 if device == "cuda" else 100),
@@ -112,15 +116,27 @@ def few(data: pc.Data) -> pc.Data:
     return data[torch.cat([known.nonzero()[:20, 0], (~known).nonzero()[:40, 0]])]
 
 
+def set_apart(data: pc.Data, most: int = 300) -> tuple[pc.Data, pc.Data]:
+    """What is learned from, and some that is not: of faces with segmentations and of those without, one in ten, at most
+    `most`. They are the same every time."""
+    known, generator = data.mask["s"].flatten(1).all(1), torch.Generator().manual_seed(0)
+    chosen = torch.zeros(len(data), dtype=torch.bool)
+    for rows in (known.nonzero().squeeze(1), (~known).nonzero().squeeze(1)):
+        some = torch.randperm(len(rows), generator=generator)[: min(most, -(-len(rows) // 10))]
+        chosen[rows[some]] = True
+    return data[~chosen], data[chosen]
+
+
 def floors(session: Session, fid: FID) -> None:
     """What real faces have: two halves of all of them; and test faces against training faces, with which it stays."""
-    real = torch.cat([session.train.state["x"], session.test.state["x"]])
+    training = torch.cat([session.train.state["x"], session.apart.state["x"]])
+    real = torch.cat([training, session.test.state["x"]])
     order = torch.randperm(len(real), generator=torch.Generator().manual_seed(0))
     first, second = order.chunk(2)
     cache = session.config.out / "cache"
     halves = fid.real(real[first], cache=cache).score(real[second])
     session.add("fid_floor", halves.value, "lower", f"{len(second)} real faces against {len(first)} others")
-    floor = fid.real(session.train.state["x"], cache=cache).floor(session.test.state["x"])
+    floor = fid.real(training, cache=cache).floor(session.test.state["x"])
     session.add(
         "fid_floor_test", floor.value, "lower", f"{floor.generated_count} test faces against all training faces"
     )

@@ -125,11 +125,14 @@ def segment(
     images: Tensor,
     seen: Tensor | None = None,
     *,
-    sweeps: int = 40,
-    chains: int = 8,
+    sweeps: int = 10,
+    chains: int = 16,
     seed: int = 0,
 ) -> Reading:
-    """Segmentation, hidden pixels and attributes from one chain. `seen` is Bool `[64, 64]` or `[n, 64, 64]`."""
+    """Segmentation, hidden pixels and attributes from one chain. `seen` is Bool `[64, 64]` or `[n, 64, 64]`.
+
+    Many chains and few sweeps: where something is hidden, chains move slowly, and begin near the answer.
+    """
     known = {} if seen is None else {"x": seen.expand(len(images), *images.shape[-2:]).unsqueeze(1).expand_as(images)}
     found = _ask(model, {"x": images}, ["s", "x", "c"], known, sweeps=sweeps, chains=chains, seed=seed)
     return Reading(masks(model, found["s"]), found["x"].clamp(0, 1), found["c"])

@@ -2,7 +2,7 @@
 
     union    all faces                                   against the faces of which everything is known
     masks    s as 18 binary masks                        against one label for each pixel
-    warm     completion goes on from cached latents      against from scratch (both without mirror images)
+    warm     completion goes on from cached latents      against from scratch (both without moved or mirrored images)
     beside   completion runs beside training             against before it
 
 A gain is what the first has more of F1 and accuracy, or less of FID.
@@ -35,12 +35,13 @@ class Variant:
 
 
 BASE = Variant("base")
+STILL = (("mirrored", False), ("shifts", 0))
 PAIRS: Mapping[str, tuple[Variant, Variant]] = {
     "union": (BASE, Variant("complete", complete=True)),
     "masks": (Variant("masks", (("segmentation", "masks"),)), Variant("labels", (("segmentation", "labels"),))),
     "warm": (
-        Variant("warm", (("mirrored", False), ("warm", True))),
-        Variant("cold", (("mirrored", False), ("warm", False))),
+        Variant("warm", (*STILL, ("warm", True))),
+        Variant("cold", (*STILL, ("warm", False))),
     ),
     "beside": (Variant("beside", (("beside", True),)), Variant("before", (("beside", False),))),
 }
