@@ -85,7 +85,7 @@ class Components(Network):
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         """The lower bound of log p_0(x | g), `[batch]`."""
         if not self.learned:
-            raise InputError("a start that is not learned has no bound to score with: fit it")
+            raise InputError("a start with learned=False is fitted (fit_starts), not learned: it has no bound")
         gap, log_sigma = value.flatten(1) - self._mean(others), self._log_scale()
         m, d = gap @ self.readings, self.log_variance.exp()
         error = (gap - m @ self.directions).square().sum(1) + d @ self.directions.square().sum(1)
@@ -142,7 +142,7 @@ class Components(Network):
 
     @torch.no_grad()
     def evidence(self, others: Mapping[str, Tensor], part: KnownPart) -> Tensor:
-        """log p_0(x_K | g), `[batch]`, but for what does not depend on g (divided by about the redundancy)."""
+        """log p_0(x_K | g), `[batch]`, but for what does not depend on g; with its redundancy."""
         return part.evidence(self._mean(others))
 
     def _log_scale(self) -> Tensor:
