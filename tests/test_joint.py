@@ -581,7 +581,7 @@ def test_a_start_that_is_only_fitted_has_half_the_parameters(tmp_path):
     start, learned = fitted(learned=False), fitted()
     torch.testing.assert_close(start.directions, learned.directions)
     assert not hasattr(start, "readings") and not any(p.requires_grad for p in start.parameters())
-    with pytest.raises(pc.InputError, match="is fitted .fit_starts., not learned: it has no bound"):
+    with pytest.raises(pc.InputError, match=r"is fitted \(fit_starts\), not learned: it has no bound"):
         start.score(torch.zeros(1, 4), {})
     variables = {"x": pc.Real(4), "c": pc.Binary(1)}
     networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
