@@ -8,7 +8,10 @@ Step II comes in two forms.
 - "literal": a batch of completed examples runs exactly n = `chain_length` steps, then the next batch comes.
 - "running": one batch runs on for ever; before each update a share 1/n of its rows, chosen at random, is replaced
   by fresh completed examples. The chain length of a row is then random with mean n. This is the paper's
-  implementation, steadier because every update sees all ages at once.
+  implementation, steadier because every update sees all ages at once. With `lasting=(share, times)` that share of the
+  rows is replaced so many times less often than the others. The mean length stays n, as it is the size of the batch
+  over the fresh rows per update; but some chains are long, and what goes wrong only after many steps is met and
+  unlearned, though most rows are near the data.
 
 Two choices that the paper leaves open:
 
@@ -87,6 +90,7 @@ class Learner(Descent[Info]):
         beside: bool = False,
         batch_size: int = 256,
         form: str = "running",
+        lasting: tuple[float, float] | None = None,
         scan: str = "no-repeat",
         draw: str = "before",
         skip_redrawn: bool = True,
@@ -114,6 +118,7 @@ class Learner(Descent[Info]):
         )
         self.chain_length = as_schedule("chain_length", chain_length)
         self.form, self.draw, self.skip_redrawn = form, draw, skip_redrawn
+        self.patience = _patience(lasting, form, batch_size).to(model.device)
         self.scan = Scan(model.names, model.alpha, scan, self.host)
         self.age = 0
         self._make_source(data, completion_steps, augment, tuple(warm), beside)
@@ -208,8 +213,10 @@ class Learner(Descent[Info]):
 
     @torch.no_grad()
     def _shuffle(self) -> None:
-        """Many random orders at once: one sort of many short rows costs hardly more than a sort of one."""
-        self.ranks.copy_(torch.rand(self.ranks.shape, generator=self.generator, device=self.model.device).argsort(1))
+        """Many random orders at once: one sort of many short rows costs hardly more than a sort of one. Rows come in
+        the order of exponential waiting times, with their patience as means."""
+        uniform = torch.rand(self.ranks.shape, generator=self.generator, device=self.model.device)
+        self.ranks.copy_((-torch.log1p(-uniform) * self.patience).argsort(1).argsort(1))
 
     @torch.no_grad()
     def _replace_rows(self) -> None:
@@ -281,6 +288,16 @@ class Learner(Descent[Info]):
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:
     """Flags per coordinate, or per row for a family that scores its coordinates together."""
     return redrawn if redrawn.shape == scores.shape else redrawn.reshape(len(scores), -1).all(1)
+
+
+def _patience(lasting: tuple[float, float] | None, form: str, size: int) -> Tensor:
+    """How long each row of the batch stays, beside the others."""
+    share, times = lasting or (0.0, 1.0)
+    if not (0 <= share < 1 and 1 <= times < math.inf):
+        raise InputError(f"lasting must be a share of the rows, under 1, and a number from 1 on, found {lasting}")
+    if lasting and form != "running":
+        raise InputError(f"lasting is for form='running', found form={form!r}")
+    return torch.where(torch.arange(size) < round(share * size), times, 1.0)
 
 
 def _one_of(what: str, found: str, allowed: tuple[str, ...]) -> None:

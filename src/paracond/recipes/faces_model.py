@@ -41,7 +41,7 @@ class Design:
 
     segmentation: str = "labels"
     """or "masks" """
-    y: tuple[int, ...] = (16, 16, 16)
+    y: tuple[int, ...] = (8, 16, 16)
     z: int = 16
     scale: str = "learned"
     """of x (see `Real`)"""
@@ -59,8 +59,10 @@ class Design:
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.3, "s": 0.2, "c": 0.15, "y": 0.25, "z": 0.1})
     """how often each group is chosen in learning"""
-    chain_length: tuple[float, float] = (4.0, 16.0)
+    chain_length: tuple[float, float] = (3.0, 6.0)
     """at the start and at the end of training"""
+    lasting: tuple[float, float] | None = (0.25, 100.0)
+    """share of the batch whose chains last so many times longer (see `Learner`)"""
     completion_steps: int = 2
     warm: bool = False
     """completion goes on where it stopped when an example comes round again"""
@@ -92,6 +94,7 @@ PAPER = Design(
     start=0,
     alpha=dict.fromkeys("xscyz", 1.0),
     chain_length=(16.0, 16.0),
+    lasting=None,
     completion_steps=10,
     beside=False,
     batch_size=64,
@@ -164,6 +167,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         model,
         balanced(data, design.segmented_share, "s"),
         chain_length=pc.schedules.linear(*design.chain_length, design.updates),
+        lasting=design.lasting,
         completion_steps=design.completion_steps,
         warm=[*missing, "y", "z"] if design.warm else (),
         beside=design.beside,
