@@ -52,6 +52,37 @@ def test_the_recipe_from_a_file_to_a_report(folder, tmp_path, capsys):
     assert "training_minutes" not in found and "union_gain_f1" not in found
 
 
+def test_what_was_measured_of_a_model_is_not_measured_again(folder, tmp_path, capsys, monkeypatch):
+    """A run that was cut off goes on with the parts that it lacks, from its saved model alone; another model is
+    measured anew."""
+    run = ["reproduce", "faces", "--quick", "--device", "cpu", "--data", str(folder), "--out", str(tmp_path)]
+    last = faces.DIRECTIONS[-1]
+
+    def cut_off(session, model):
+        raise KeyboardInterrupt
+
+    cut_off.__name__ = last.__name__
+    monkeypatch.setattr(faces, "DIRECTIONS", (*faces.DIRECTIONS[:2], cut_off))
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        cli.main([*run, "--variants"])
+    before = {m["name"]: m["value"] for m in json.loads((tmp_path / "results.json").read_text())["metrics"]}
+    monkeypatch.setattr(faces, "DIRECTIONS", (*faces.DIRECTIONS[:2], last))
+    capsys.readouterr()
+    cli.main([*run, "--resume", "--model", str(tmp_path / "model"), "--variants", "union"])
+    printed = capsys.readouterr().out
+    assert "reading: measured before" in printed and f"{last.__name__}: measured before" not in printed
+    record = json.loads((tmp_path / "results.json").read_text())
+    found = {m["name"]: m["value"] for m in record["metrics"]}
+    assert {name: found[name] for name in before} == before and "training_minutes" in before
+    assert {"super_resolution_psnr_gain", "union_gain_f1"} <= set(found)
+    assert set(record["measured"]) >= {"training", "reading", "learning_base", "variant union"}
+    assert (tmp_path / "report.html").read_text().count("<figure>") == 4
+    monkeypatch.setattr(faces, "DIRECTIONS", faces.DIRECTIONS[1:2])
+    pc.JointModel.load(tmp_path / "model").save(tmp_path / "other", dtype=torch.float16)
+    cli.main([*run, "--resume", "--model", str(tmp_path / "other"), "--variants"])
+    assert "reading: measured before" not in capsys.readouterr().out
+
+
 def test_a_model_of_something_else_is_refused(folder, tmp_path, capsys):
     pc.JointModel(
         {"x": pc.Conditional(pc.Real(2), pc.networks.mlp({"x": pc.Real(2), "c": pc.Binary(1)}, "x"))},

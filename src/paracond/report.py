@@ -22,6 +22,12 @@ code { background: #f3f3f3; padding: .1rem .3rem; }
 """
 
 
+def png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+    return buffer.getvalue()
+
+
 class Report:
     """Collects sections and writes one file."""
 
@@ -37,10 +43,8 @@ class Report:
     def text(self, text: str) -> None:
         self.parts.append(f"<p>{html.escape(text)}</p>")
 
-    def figure(self, figure: Figure, caption: str) -> None:
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
-        data = base64.b64encode(buffer.getvalue()).decode()
+    def figure(self, figure: Figure | bytes, caption: str) -> None:
+        data = base64.b64encode(figure if isinstance(figure, bytes) else png(figure)).decode()
         text = html.escape(caption)
         self.parts.append(
             f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'

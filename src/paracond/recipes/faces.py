@@ -37,17 +37,16 @@ def main(config: Config) -> Outcome:
     design = chosen(config)
     session = open_session(config, design)
     if config.model is None:
-        model, milestones = trained(session, design)
-        keep(model, session)
-        session.details["milestones"] = milestones.found
+        learned: list[pc.JointModel] = []
+        session.measure("training", lambda: learned.append(trained(session, design)))
+        model = learned[0]
     else:
         model = saved(config, session.device)
+        session.recall("training")
     parts: dict[str, Callable[[], None]] = {part.__name__: partial(part, session, model) for part in DIRECTIONS}
     if session.device == "cuda" and not config.quick and config.stopwatch:
         parts["stopwatch"] = partial(stopwatch, session, design, model)
-    if config.variants:
-        parts["variants"] = partial(variants, session, design)
-    return session.go_through(parts)
+    return session.go_through(parts | variants(session, design))
 
 
 def keep(model: pc.JointModel, session: Session) -> None:
@@ -74,8 +73,8 @@ def saved(config: Config, device: str) -> pc.JointModel:
 # --- training ---------------------------------------------------------------------------------------------------
 
 
-def trained(session: Session, design: Design) -> tuple[pc.JointModel, Milestones]:
-    """The main model, measured while it learns."""
+def trained(session: Session, design: Design) -> pc.JointModel:
+    """The main model, measured while it learns, and kept."""
     path = session.config.out / "milestones.json"
     aside = replace(session, test=session.apart)  # test faces are for the end
     milestones = Milestones(lambda model: progress(aside, model), path, seconds=LOOKS)
@@ -90,7 +89,9 @@ def trained(session: Session, design: Design) -> tuple[pc.JointModel, Milestones
     session.show(
         "Learning", f"Training faces that were set apart, and the FID of {TRIAL} images, along the training.", curve
     )
-    return learner.averaged, milestones
+    session.details["milestones"] = milestones.found
+    keep(learner.averaged, session)
+    return learner.averaged
 
 
 # --- time -------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Design:
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (3.0, 6.0)
     """at the start and at the end of training"""
-    lasting: tuple[float, float] | None = (0.25, 100.0)
+    lasting: tuple[float, float] | None = (0.33, 150.0)
     """share of the batch whose chains last so many times longer (see `Learner`)"""
     completion_steps: int = 2
     warm: bool = False

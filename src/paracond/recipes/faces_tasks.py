@@ -125,7 +125,7 @@ def segment(
     images: Tensor,
     seen: Tensor | None = None,
     *,
-    sweeps: int = 10,
+    sweeps: int = 5,
     chains: int = 16,
     seed: int = 0,
 ) -> Reading:

@@ -10,8 +10,9 @@ A gain is what the first has more of F1 and accuracy, or less of FID.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -53,36 +54,37 @@ def check(names: tuple[str, ...]) -> None:
         raise InputError(f"no variant is called {unknown[0]!r}; there are {', '.join(PAIRS)}")
 
 
-def variants(session: Session, design: Design) -> None:
-    """All pairs that were asked for; a design that is in several of them learns once."""
-    found: dict[tuple[str, bool], dict[str, float]] = {}
+def variants(session: Session, design: Design) -> dict[str, Callable[[], None]]:
+    """The trainings of all pairs that were asked for, and what they show; a design that is in several pairs learns
+    once."""
     base = replace(design, updates=session.most(session.config.variant_updates, 20))
+    parts: dict[str, Callable[[], None]] = {}
+    known: dict[tuple[str, bool], str] = {}
     for name in session.config.variants:
-        numbers = []
+        keys = []
         for variant in PAIRS[name]:
             changed = replace(base, **dict(variant.changes))  # type: ignore[arg-type]
-            key = str(changed), variant.complete
-            if key not in found:
-                found[key] = learned(session, changed, variant)
-            numbers.append(found[key])
-        report(session, name, numbers, base.updates)
+            key = known.setdefault((str(changed), variant.complete), f"learning_{variant.name}")
+            parts.setdefault(key, partial(learned, session, changed, variant, key))
+            keys.append(key)
+        parts[f"variant {name}"] = partial(report, session, name, keys, base.updates)
+    return parts
 
 
-def learned(session: Session, design: Design, variant: Variant) -> dict[str, float]:
-    """The numbers of one training."""
+def learned(session: Session, design: Design, variant: Variant, key: str) -> None:
+    """One training; its numbers go to the details."""
     own = replace(session, train=stored(session.train, design), test=stored(session.test, design))
     rows = complete_rows(own.train)
     data = own.train[rows] if variant.complete else own.train
     learner = make_learner(design, data, session.engine(), session.config.seed)
     train(learner, design.updates, session.config.out / f"checkpoint_{variant.name}", session, None)
-    numbers = progress(own, learner.averaged)
-    print(f"  {variant.name}: " + ", ".join(f"{k} {v:.4g}" for k, v in numbers.items()), flush=True)
-    return numbers
+    session.details[key] = progress(own, learner.averaged)
+    print("  " + ", ".join(f"{k} {v:.4g}" for k, v in session.details[key].items()), flush=True)
 
 
-def report(session: Session, name: str, numbers: list[dict[str, float]], updates: int) -> None:
+def report(session: Session, name: str, keys: list[str], updates: int) -> None:
     first, second = (variant.name for variant in PAIRS[name])
-    one, other = numbers
+    one, other = (session.details[key] for key in keys)
     for metric, value in one.items():
         gain = value - other[metric] if metric != "fid" else other[metric] - value
         about = f"{first} against {second}, {updates:,} updates each: {value:.4g} and {other[metric]:.4g}"

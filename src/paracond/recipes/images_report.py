@@ -61,7 +61,7 @@ def curve(
     return figure
 
 
-def page(title: str, about: str, outcome: Outcome, figures: Sequence[tuple[str, str, Figure]]) -> Report:
+def page(title: str, about: str, outcome: Outcome, figures: Sequence[tuple[str, str, Figure | bytes]]) -> Report:
     """The report: results first, then figures under their headings."""
     report = Report(title, about)
     report.section("Results")

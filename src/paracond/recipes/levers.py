@@ -111,4 +111,4 @@ def try_out(session: Session, name: str, design: Design) -> None:
 def _show(session: Session, name: str, model: pc.JointModel) -> None:
     classes = session.train.state["c"][:20].to(session.device)
     drawn = pc.sample(model, {"c": classes}, sweeps=5 if session.config.quick else 100)
-    session.figures.append((name, "Means after 100 sweeps.", pictures.grid([shown(model, drawn).cpu()])))
+    session.show(name, "Means after 100 sweeps.", pictures.grid([shown(model, drawn).cpu()]))
