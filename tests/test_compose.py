@@ -96,6 +96,17 @@ def test_what_is_learned_stays_shared():
     assert not torch.equal(copied("m", state).mean, joint("m", state).mean)  # a copy has laws of its own
 
 
+def test_rules_add_no_parameters():
+    """Or the joint model would seem to be where they are, which may be another device."""
+    family = pc.Real(2, scale="learned")
+    model = pc.JointModel(
+        {"x": pc.Conditional(family, pc.networks.mlp({"x": family, "c": pc.Binary(1)}, "x"))},
+        conditions={"c": pc.Condition(pc.Binary(1), 0)},
+    )
+    joint = pc.compose({"a": model}, rules={"a.x": lambda law, others: law("a.x")})
+    assert {id(p) for p in joint.parameters()} == {id(p) for p in model.parameters()}
+
+
 def test_starts_travel_along():
     variables = {"x": pc.Real(3, scale=0.5), "c": pc.Categorical(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}

@@ -211,18 +211,6 @@ def test_literal_chains_all_have_the_same_length():
     assert fresh == [0, 3, 6]
 
 
-def test_lasting_rows_are_replaced_less_often_and_the_mean_length_stays():
-    model, data = table_model(random_tables(SHAPE, 0)), pc.Data(sample(random_joint(SHAPE, 1), 100, 2))
-    learner = pc.Learner(model, data, chain_length=8, lasting=(0.25, 50), batch_size=64, optimiser=still)
-    learner.step()
-    replaced = torch.zeros(64)
-    for _ in range(4000):
-        learner.step()
-        replaced += learner.ranks[learner.turn[0]] < learner.count
-    assert float(replaced.sum()) == 4000 * 64 / 8
-    assert float(replaced[:16].mean() / replaced[16:].mean()) == pytest.approx(1 / 50, rel=0.2)
-
-
 def test_a_scheduled_chain_length_grows():
     model = table_model(random_tables(SHAPE, 0))
     data = pc.Data(sample(random_joint(SHAPE, 1), 10, 2))
@@ -573,9 +561,6 @@ def good():
         (lambda: {"a": torch.tensor([0])}, {}, "a Learner takes Data"),
         (good, {"average": "x"}, "average must be in"),
         (good, {"chain_length": True}, "chain_length must be a number"),
-        (good, {"lasting": (1.0, 10)}, r"lasting must be a share of the rows, under 1, .* found \(1.0, 10\)"),
-        (good, {"lasting": (0.5, 0)}, "lasting must be a share of the rows, under 1, and a number from 1 on"),
-        (good, {"lasting": (0.5, 9), "form": "literal"}, "lasting is for form='running', found form='literal'"),
         (lambda: pc.Data({"a": torch.tensor([0])}, torch.tensor([True])), {}, "the mask of data must be a dictionary"),
     ],
 )

@@ -12,6 +12,7 @@ from paracond import (
     harmoniums,
     kernels,
     known,
+    lasting,
     networks,
     noise,
     observers,
@@ -25,6 +26,7 @@ from paracond.engine import Engine
 from paracond.families import Binary, Categorical, Distribution, Family, Real
 from paracond.faults import NonFiniteError
 from paracond.joint import Condition, JointModel
+from paracond.lasting import Lasting
 from paracond.learner import Learner
 from paracond.queries import Answer, NotMixedWarning, impute, query, sample
 from paracond.state import Data, InputError, Mask, Observed, State
@@ -45,6 +47,7 @@ __all__ = [
     "Family",
     "InputError",
     "JointModel",
+    "Lasting",
     "Learner",
     "Mask",
     "NonFiniteError",
@@ -64,6 +67,7 @@ __all__ = [
     "impute",
     "kernels",
     "known",
+    "lasting",
     "networks",
     "noise",
     "observers",

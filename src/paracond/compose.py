@@ -133,6 +133,7 @@ class Ruled(Conditional):
     def __init__(self, name: str, family: Family, rule: Rule, learned: Mapping[str, Conditional]):
         own = learned.get(name)
         super().__init__(family, nn.Identity(), None if own is None else own.start)
+        self.shared = nn.ParameterDict()  # the rule's own laws have theirs
         self.name, self.rule = name, rule
         self.names, self.learned = tuple(learned), nn.ModuleList(learned.values())
 

@@ -8,10 +8,8 @@ Step II comes in two forms.
 - "literal": a batch of completed examples runs exactly n = `chain_length` steps, then the next batch comes.
 - "running": one batch runs on for ever; before each update a share 1/n of its rows, chosen at random, is replaced
   by fresh completed examples. The chain length of a row is then random with mean n. This is the paper's
-  implementation, steadier because every update sees all ages at once. With `lasting=(share, times)` that share of the
-  rows is replaced so many times less often than the others. The mean length stays n, as it is the size of the batch
-  over the fresh rows per update; but some chains are long, and what goes wrong only after many steps is met and
-  unlearned, though most rows are near the data.
+  implementation, steadier because every update sees all ages at once. Some of the chains may last, also
+  under the clamps of questions (see `lasting`).
 
 Two choices that the paper leaves open:
 
@@ -49,6 +47,7 @@ from paracond.descent import Descent, Optimiser, Rate, adam
 from paracond.engine import Engine
 from paracond.families import Distribution
 from paracond.joint import JointModel
+from paracond.lasting import Held, Lasting
 from paracond.schedules import Schedule, as_schedule
 from paracond.state import Data, InputError, at_least
 
@@ -90,7 +89,7 @@ class Learner(Descent[Info]):
         beside: bool = False,
         batch_size: int = 256,
         form: str = "running",
-        lasting: tuple[float, float] | None = None,
+        lasting: Lasting | None = None,
         scan: str = "no-repeat",
         draw: str = "before",
         skip_redrawn: bool = True,
@@ -104,6 +103,8 @@ class Learner(Descent[Info]):
     ):
         _one_of("form", form, ("running", "literal"))
         _one_of("draw", draw, ("before", "after"))
+        if lasting is not None and form != "running":
+            raise InputError(f"chains last where form='running', found form={form!r}")
         at_least({"completion_steps": (completion_steps, 0)})
         super().__init__(
             model,
@@ -118,11 +119,10 @@ class Learner(Descent[Info]):
         )
         self.chain_length = as_schedule("chain_length", chain_length)
         self.form, self.draw, self.skip_redrawn = form, draw, skip_redrawn
-        self.patience = _patience(lasting, form, batch_size).to(model.device)
         self.scan = Scan(model.names, model.alpha, scan, self.host)
         self.age = 0
         self._make_source(data, completion_steps, augment, tuple(warm), beside)
-        self._make_buffers()
+        self._make_buffers(lasting)
 
     def _make_source(
         self, data: Data, steps: int, augment: Augment | None, warm: tuple[str, ...], beside: bool
@@ -137,11 +137,12 @@ class Learner(Descent[Info]):
         else:
             self.source = self.completion = Completion(self.model, *what, self.working, *how, warm=warm)
 
-    def _make_buffers(self) -> None:
+    def _make_buffers(self, lasting: Lasting | None) -> None:
         """Tensors that stay where they are, for the programs that work on them."""
         model, size, device = self.model, self.batch_size, self.model.device
         self.batch = blank(model, size)
         self.redrawn = flags(self.batch)
+        self.held = Held(lasting, {name: self.batch[name] for name in model.names}, self.generator)
         self.due = float(size)  # rows of the batch to be replaced
         self.ranks = torch.zeros(SHUFFLES, size, dtype=torch.long, device=device)  # orders of rows, for replacements
         self.replacements, self.turn = 0, torch.zeros(1, dtype=torch.long, device=device)
@@ -149,7 +150,8 @@ class Learner(Descent[Info]):
         program = partial(self.engine.program, generator=self.generator)
         self.evaluate, self.keep = self.engine.fused(self._evaluate), self.engine.fused(self._keep)
         self.shuffle = program(self._shuffle)
-        self.replace_rows = program(self.engine.fused(self._replace_rows))
+        self.put = self.engine.fused(self._put)
+        self.replace_rows = program(self._replace_rows)
         self.update = {n: program(partial(self._update, n)) for n in model.names}
 
     # --- the loop -----------------------------------------------------------------------------------------------
@@ -177,7 +179,8 @@ class Learner(Descent[Info]):
         return Info(self.step_count, name, self.losses[name].clone(), length)
 
     def kept(self) -> dict[str, Tensor]:
-        parts = {"batch": self.batch, "redrawn": self.redrawn, "learner": {"ranks": self.ranks}}
+        parts = {"batch": self.batch, "redrawn": self.redrawn, "held": self.held.masks}
+        parts["learner"] = {"ranks": self.ranks}
         return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
     def counts(self) -> dict[str, Any]:
@@ -216,13 +219,18 @@ class Learner(Descent[Info]):
         """Many random orders at once: one sort of many short rows costs hardly more than a sort of one. Rows come in
         the order of exponential waiting times, with their patience as means."""
         uniform = torch.rand(self.ranks.shape, generator=self.generator, device=self.model.device)
-        self.ranks.copy_((-torch.log1p(-uniform) * self.patience).argsort(1).argsort(1))
+        self.ranks.copy_((-torch.log1p(-uniform) * self.held.patience).argsort(1).argsort(1))
 
     @torch.no_grad()
     def _replace_rows(self) -> None:
         rank = self.ranks.index_select(0, self.turn).squeeze(0)
         chosen = (rank < self.count) & (self.faults.first[0] < 0)
-        source = (self.first + rank).clamp(max=self.batch_size - 1)
+        self.held.renew(chosen)
+        self.put(chosen, (self.first + rank).clamp(max=self.batch_size - 1))
+
+    @torch.no_grad()
+    def _put(self, chosen: Tensor, source: Tensor) -> None:
+        """Rows `source` of the pool in place of those that were chosen."""
         pairs = ((self.batch, self.source.pool), (self.redrawn, self.source.redrawn))
         for buffers, fresh in pairs:
             for name, buffer in buffers.items():
@@ -259,12 +267,14 @@ class Learner(Descent[Info]):
 
     @torch.no_grad()
     def _keep(self, name: str, value: Tensor, good: Tensor, loss: Tensor) -> None:
-        """The group's new draw, if all is well, and that it is new."""
-        self.batch[name].copy_(torch.where(good, value, self.batch[name]))
+        """The group's new draw, if all is well, where it is not held, and that it is new."""
+        self.batch[name].copy_(self.held.keep(name, torch.where(good, value, self.batch[name]), self.batch[name]))
         self.losses[name].copy_(loss)
         self.faults.clock.add_(1)
         for other, redrawn in self.redrawn.items():
             redrawn.fill_(other == name)
+        if name in self.held.masks:
+            self.redrawn[name].logical_and_(~self.held.masks[name])
 
     @torch.no_grad()
     def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:
@@ -288,16 +298,6 @@ class Learner(Descent[Info]):
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:
     """Flags per coordinate, or per row for a family that scores its coordinates together."""
     return redrawn if redrawn.shape == scores.shape else redrawn.reshape(len(scores), -1).all(1)
-
-
-def _patience(lasting: tuple[float, float] | None, form: str, size: int) -> Tensor:
-    """How long each row of the batch stays, beside the others."""
-    share, times = lasting or (0.0, 1.0)
-    if not (0 <= share < 1 and 1 <= times < math.inf):
-        raise InputError(f"lasting must be a share of the rows, under 1, and a number from 1 on, found {lasting}")
-    if lasting and form != "running":
-        raise InputError(f"lasting is for form='running', found form={form!r}")
-    return torch.where(torch.arange(size) < round(share * size), times, 1.0)
 
 
 def _one_of(what: str, found: str, allowed: tuple[str, ...]) -> None:

@@ -62,7 +62,9 @@ class Design:
     chain_length: tuple[float, float] = (3.0, 6.0)
     """at the start and at the end of training"""
     lasting: tuple[float, float] | None = (0.33, 150.0)
-    """share of the batch whose chains last so many times longer (see `Learner`)"""
+    """share of the batch whose chains last so many times longer (see `lasting`)"""
+    holds: Mapping[str, float] = field(default_factory=lambda: {"attributes": 0.3, "segmentation": 0.15, "square": 0.3})
+    """how many of these hold what: attributes, segmentations, or all of the image but a square"""
     completion_steps: int = 2
     warm: bool = False
     """completion goes on where it stopped when an example comes round again"""
@@ -167,7 +169,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         model,
         balanced(data, design.segmented_share, "s"),
         chain_length=pc.schedules.linear(*design.chain_length, design.updates),
-        lasting=design.lasting,
+        lasting=lasting_of(design),
         completion_steps=design.completion_steps,
         warm=[*missing, "y", "z"] if design.warm else (),
         beside=design.beside,
@@ -183,6 +185,18 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         some = {name: value[:64] for name, value in learner.batch.items()}
         engine.settle(lambda: [model(name, some).mean for name in model.names])
     return learner
+
+
+def lasting_of(design: Design) -> pc.Lasting | None:
+    if design.lasting is None:
+        return None
+    around = pc.lasting.AroundASquare(SIZE, SIZE // 6, SIZE // 2)
+    parts: dict[str, dict[str, pc.lasting.Hold]] = {
+        "attributes": {"c": pc.lasting.whole},
+        "segmentation": {"s": pc.lasting.whole},
+        "square": {"x": around},
+    }
+    return pc.Lasting(*design.lasting, [(weight, parts[name]) for name, weight in design.holds.items()])
 
 
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:
