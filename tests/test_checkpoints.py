@@ -44,12 +44,14 @@ def data(rows=64, hidden_labels=0.5):
     return pc.datasets.hide(pc.Data(state), {"c": hidden_labels})
 
 
-def make(seed=0, hidden=8, batch_size=16, rows=64, hidden_labels=0.5, variables=VARIABLES, **options):
-    """A learner with initial weights and choices by `seed`."""
+def make(seed=0, hidden=8, batch_size=16, rows=64, hidden_labels=0.5, variables=VARIABLES, begins=False, **options):
+    """A learner with initial weights and choices by `seed`; if it `begins`, x has a start."""
     torch.manual_seed(seed)
     networks = {n: pc.networks.mlp(variables, n, hidden=hidden) for n in variables}
     networks["c"] = Dropping(7, 3)
-    model = pc.JointModel({n: pc.Conditional(variables[n], network) for n, network in networks.items()})
+    starts = {"x": pc.networks.components(variables, "x", ["c"], 2)} if begins else {}
+    conditionals = {n: pc.Conditional(variables[n], network, starts.get(n)) for n, network in networks.items()}
+    model = pc.JointModel(conditionals)
     schedules = {
         "chain_length": pc.schedules.linear(2, 5, 30),
         "learning_rate": pc.schedules.cosine(0.01, 0.001, 40),
@@ -124,6 +126,7 @@ OPTIONS += [
     {"warm": ["c", "z"], "completion_steps": 2},
     {"beside": True, "completion_steps": 3},
     {"lasting": pc.Lasting(0.4, 20, [(0.5, {"c": pc.lasting.whole})])},
+    {"begins": True, "restarts": [pc.Restart(0.25, "x"), pc.Restart(0.25, "x", pc.lasting.whole)], "beside": True},
     {"beside": True, "completion_steps": 2, "warm": ["c", "z"], "draw": "after"},
     {"beside": True, "form": "literal", "batch_size": 100, "chain_length": 5},
     {"scan": "systematic", "learning_rate": None, "chain_length": 2.5, "form": "literal", "completion_steps": 2},

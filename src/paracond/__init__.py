@@ -29,6 +29,7 @@ from paracond.joint import Condition, JointModel
 from paracond.lasting import Lasting
 from paracond.learner import Learner
 from paracond.queries import Answer, NotMixedWarning, impute, query, sample
+from paracond.restarts import Restart
 from paracond.state import Data, InputError, Mask, Observed, State
 
 __version__ = "0.1.0"
@@ -55,6 +56,7 @@ __all__ = [
     "Observed",
     "Pinned",
     "Real",
+    "Restart",
     "State",
     "Summing",
     "Symmetric",

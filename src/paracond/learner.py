@@ -9,7 +9,7 @@ Step II comes in two forms.
 - "running": one batch runs on for ever; before each update a share 1/n of its rows, chosen at random, is replaced
   by fresh completed examples. The chain length of a row is then random with mean n. This is the paper's
   implementation, steadier because every update sees all ages at once. Some of the chains may last, also
-  under the clamps of questions (see `lasting`).
+  under the clamps of questions (see `lasting`), and some begin where those of questions do (see `restarts`).
 
 Two choices that the paper leaves open:
 
@@ -32,7 +32,7 @@ It takes no part in the chain.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,6 +48,7 @@ from paracond.engine import Engine
 from paracond.families import Distribution
 from paracond.joint import JointModel
 from paracond.lasting import Held, Lasting
+from paracond.restarts import Restart, Restarts
 from paracond.schedules import Schedule, as_schedule
 from paracond.state import Data, InputError, at_least
 
@@ -90,6 +91,7 @@ class Learner(Descent[Info]):
         batch_size: int = 256,
         form: str = "running",
         lasting: Lasting | None = None,
+        restarts: Sequence[Restart] = (),
         scan: str = "no-repeat",
         draw: str = "before",
         skip_redrawn: bool = True,
@@ -122,7 +124,7 @@ class Learner(Descent[Info]):
         self.scan = Scan(model.names, model.alpha, scan, self.host)
         self.age = 0
         self._make_source(data, completion_steps, augment, tuple(warm), beside)
-        self._make_buffers(lasting)
+        self._make_buffers(lasting, restarts)
 
     def _make_source(
         self, data: Data, steps: int, augment: Augment | None, warm: tuple[str, ...], beside: bool
@@ -137,12 +139,14 @@ class Learner(Descent[Info]):
         else:
             self.source = self.completion = Completion(self.model, *what, self.working, *how, warm=warm)
 
-    def _make_buffers(self, lasting: Lasting | None) -> None:
+    def _make_buffers(self, lasting: Lasting | None, restarts: Sequence[Restart]) -> None:
         """Tensors that stay where they are, for the programs that work on them."""
         model, size, device = self.model, self.batch_size, self.model.device
         self.batch = blank(model, size)
         self.redrawn = flags(self.batch)
         self.held = Held(lasting, {name: self.batch[name] for name in model.names}, self.generator)
+        self.restarts = Restarts(model, restarts, self.batch, self.generator)
+        self.truth = {name: torch.zeros_like(self.batch[name]) for name in self.restarts.begun}
         self.due = float(size)  # rows of the batch to be replaced
         self.ranks = torch.zeros(SHUFFLES, size, dtype=torch.long, device=device)  # orders of rows, for replacements
         self.replacements, self.turn = 0, torch.zeros(1, dtype=torch.long, device=device)
@@ -150,6 +154,7 @@ class Learner(Descent[Info]):
         program = partial(self.engine.program, generator=self.generator)
         self.evaluate, self.keep = self.engine.fused(self._evaluate), self.engine.fused(self._keep)
         self.shuffle = program(self._shuffle)
+        self.restart = program(lambda: self.restarts.draw(self.source.pool))
         self.put = self.engine.fused(self._put)
         self.replace_rows = program(self._replace_rows)
         self.update = {n: program(partial(self._update, n)) for n in model.names}
@@ -180,6 +185,7 @@ class Learner(Descent[Info]):
 
     def kept(self) -> dict[str, Tensor]:
         parts = {"batch": self.batch, "redrawn": self.redrawn, "held": self.held.masks}
+        parts |= {"begun": self.restarts.begun, "truth": self.truth}
         parts["learner"] = {"ranks": self.ranks}
         return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
@@ -202,6 +208,8 @@ class Learner(Descent[Info]):
             return
         if source.left == 0:
             source.fill()
+            if self.truth:
+                self.restart()
         if self.form == "literal" and self.step_count > 0:
             self.scan.restart()  # or, with some lengths, the same group would always meet the data first
         count = min(int(self.due), source.left)
@@ -227,12 +235,18 @@ class Learner(Descent[Info]):
         chosen = (rank < self.count) & (self.faults.first[0] < 0)
         self.held.renew(chosen)
         self.put(chosen, (self.first + rank).clamp(max=self.batch_size - 1))
+        for name, truth in self.truth.items():  # what is held is held as it was found
+            self.batch[name].copy_(self.held.keep(name, self.batch[name], truth))
 
     @torch.no_grad()
     def _put(self, chosen: Tensor, source: Tensor) -> None:
         """Rows `source` of the pool in place of those that were chosen."""
-        pairs = ((self.batch, self.source.pool), (self.redrawn, self.source.redrawn))
-        for buffers, fresh in pairs:
+        pool = self.source.pool
+        for buffers, fresh in (
+            (self.batch, pool | self.restarts.begun),
+            (self.truth, pool),
+            (self.redrawn, self.source.redrawn),
+        ):
             for name, buffer in buffers.items():
                 wide = chosen.view(-1, *[1] * (buffer.ndim - 1))
                 buffer.copy_(torch.where(wide, fresh[name][source], buffer))
@@ -254,13 +268,13 @@ class Learner(Descent[Info]):
 
     def _evaluate(self, name: str) -> tuple[Distribution, Tensor, Tensor]:
         """p(x_i | x_-i), what to descend, and minus the mean of log p(x_i | x_-i) over the batch, to show."""
-        model, value = self.working.model, self.batch[name]
+        model, value = self.working.model, self.truth.get(name, self.batch[name])
         with self.engine.precision():
             distribution = model(name, self.batch)
         scores = distribution.scores(value)
         kept = torch.where(_like(self.redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
         objective = -kept.sum() / self.batch_size
-        start = model.start_score(name, self.batch) if self.learns_start[name] else None
+        start = model.start_score(name, self.batch | self.truth) if self.learns_start[name] else None
         if start is not None:
             objective = objective - start.sum() / self.batch_size
         return distribution, objective, -scores.detach().sum() / self.batch_size
@@ -269,6 +283,8 @@ class Learner(Descent[Info]):
     def _keep(self, name: str, value: Tensor, good: Tensor, loss: Tensor) -> None:
         """The group's new draw, if all is well, where it is not held, and that it is new."""
         self.batch[name].copy_(self.held.keep(name, torch.where(good, value, self.batch[name]), self.batch[name]))
+        if name in self.truth:
+            self.truth[name].copy_(torch.where(good, self.batch[name], self.truth[name]))
         self.losses[name].copy_(loss)
         self.faults.clock.add_(1)
         for other, redrawn in self.redrawn.items():

@@ -125,13 +125,25 @@ class Components(Network):
         self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: KnownPart | None = None
     ) -> Tensor:
         """One draw per row, `[rows, *shape]`, given the coordinates in `part`."""
+        drawn = self._draw(others, generator, rows, part)
+        return (drawn if part is None else torch.where(part.mask, part.value, drawn)).view(-1, *self.shape)
+
+    @torch.no_grad()
+    def again(self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
+        """x' ~ p_0(x' | u, g), u ~ p_0(u | x, g), `[batch, *shape]`: with its redundancy, not all of u is known."""
+        part = self.known(value, torch.ones_like(value[:1], dtype=torch.bool))
+        return self._draw(others, generator, len(value), part).view(-1, *self.shape)
+
+    def _draw(
+        self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: KnownPart | None
+    ) -> Tensor:
+        """mu(g) + A u + sigma e, with u given the coordinates in `part`."""
         mean = self._mean(others).expand(rows, -1)
         u = mean.new_empty(len(mean), len(self.directions)).normal_(generator=generator)
         e = torch.empty_like(mean).normal_(generator=generator)
         u = u if part is None else part.directions(mean, u)
         drawn = mean + u @ self.directions + self._log_scale().exp() * e
-        drawn = (drawn > 0.5).to(drawn.dtype) if self.binary else drawn
-        return (drawn if part is None else torch.where(part.mask, part.value, drawn)).view(-1, *self.shape)
+        return (drawn > 0.5).to(drawn.dtype) if self.binary else drawn
 
     @torch.no_grad()
     def known(self, value: Tensor, mask: Tensor) -> KnownPart:

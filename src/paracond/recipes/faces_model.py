@@ -30,6 +30,7 @@ from paracond.recipes.images import adam, balanced
 from paracond.state import InputError
 
 ATTRIBUTES = 40
+SQUARE = pc.lasting.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -65,6 +66,8 @@ class Design:
     """share of the batch whose chains last so many times longer (see `lasting`)"""
     holds: Mapping[str, float] = field(default_factory=lambda: {"attributes": 0.3, "segmentation": 0.15, "square": 0.3})
     """how many of these hold what: attributes, segmentations, or all of the image but a square"""
+    restarts: Mapping[str, float] = field(default_factory=lambda: {"whole": 0.25, "square": 0.25})
+    """how many examples begin with their image from its start: all of it, or a square (see `restarts`)"""
     completion_steps: int = 2
     warm: bool = False
     """completion goes on where it stopped when an example comes round again"""
@@ -97,6 +100,7 @@ PAPER = Design(
     alpha=dict.fromkeys("xscyz", 1.0),
     chain_length=(16.0, 16.0),
     lasting=None,
+    restarts={},
     completion_steps=10,
     beside=False,
     batch_size=64,
@@ -170,6 +174,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         balanced(data, design.segmented_share, "s"),
         chain_length=pc.schedules.linear(*design.chain_length, design.updates),
         lasting=lasting_of(design),
+        restarts=restarts_of(design),
         completion_steps=design.completion_steps,
         warm=[*missing, "y", "z"] if design.warm else (),
         beside=design.beside,
@@ -190,13 +195,17 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
 def lasting_of(design: Design) -> pc.Lasting | None:
     if design.lasting is None:
         return None
-    around = pc.lasting.AroundASquare(SIZE, SIZE // 6, SIZE // 2)
     parts: dict[str, dict[str, pc.lasting.Hold]] = {
         "attributes": {"c": pc.lasting.whole},
         "segmentation": {"s": pc.lasting.whole},
-        "square": {"x": around},
+        "square": {"x": SQUARE},
     }
     return pc.Lasting(*design.lasting, [(weight, parts[name]) for name, weight in design.holds.items()])
+
+
+def restarts_of(design: Design) -> list[pc.Restart]:
+    holds = {"whole": None, "square": SQUARE}
+    return [pc.Restart(share, "x", holds[name]) for name, share in design.restarts.items()]
 
 
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:
