@@ -35,17 +35,17 @@ def examples(rows, seed=0):
     return {"x": x, "c": torch.randint(2, (rows, 2), generator=generator).double()}
 
 
-@pytest.mark.parametrize("redundancy", [1.0, 8.0])
-def test_a_group_is_drawn_again_by_what_its_start_knows_of_it(redundancy):
+@pytest.mark.parametrize(("redundancy", "doubt"), [(1.0, 1.0), (8.0, 1.0), (2.0, 4.0)])
+def test_a_group_is_drawn_again_by_what_its_start_knows_of_it(redundancy, doubt):
     """Given x, with P = 1 + A'A / (r sigma^2): mean mu + A P^-1 A' (x - mu) / (r sigma^2), covariance A P^-1 A' +
     sigma^2."""
     model = begun_model(redundancy)
     one = {name: value[:1] for name, value in examples(1).items()}
     rows = 40_000
     state = {name: value.expand(rows, *value.shape[1:]) for name, value in one.items()}
-    drawn = model.restart("x", state, None, model.generator(1)).flatten(1)
+    drawn = model.restart("x", state, None, model.generator(1), doubt).flatten(1)
     mu, a, sigma = law_of(model.conditional("x").start, one["c"])
-    noise = redundancy * sigma**2
+    noise = doubt * redundancy * sigma**2
     inverse = torch.linalg.inv(torch.eye(3, dtype=torch.float64) + a.T @ a / noise)
     mean = mu + a @ inverse @ a.T @ (one["x"].flatten() - mu) / noise
     covariance = a @ inverse @ a.T + sigma**2 * torch.eye(16, dtype=torch.float64)
@@ -128,3 +128,8 @@ def test_what_is_held_is_held_as_it_was_found():
 def test_what_cannot_restart(restarts, message):
     with pytest.raises(pc.InputError, match=message):
         pc.Learner(begun_model(), pc.Data(examples(5)), restarts=restarts)
+
+
+def test_doubt_is_not_negative():
+    with pytest.raises(pc.InputError, match=r"doubt must be at least 1, found 0\.5"):
+        pc.Restart(0.5, "x", None, 0.5)

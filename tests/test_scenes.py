@@ -127,6 +127,9 @@ def test_images_are_moved_only_while_learning():
     assert not torch.equal(network(x), network(x))
     network.eval()
     assert torch.equal(network(x), network(x))
+    torch.testing.assert_close(network(x), network({"x": x["x"].flip(-1)}))  # the mean over both
+    with pytest.raises(pc.InputError, match="mirrored is for flat groups; 'x' is an image"):
+        scene_network(MAPS, "x", reads=["c"], mirrored=True)
     with pytest.raises(pc.InputError, match="only images of 32 x 32 pixels can be moved; 'c' reads others too"):
         scene_network(MAPS, "c", reads=["x", "y"], jitter=1)
 

@@ -123,8 +123,10 @@ class Renamed(nn.Module):
     def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part=None) -> Tensor:
         return self.inner.sample(self._own(others), generator, rows, part)
 
-    def again(self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-        return self.inner.again(value, self._own(others), generator)
+    def again(
+        self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator, doubt: float = 1.0
+    ) -> Tensor:
+        return self.inner.again(value, self._own(others), generator, doubt)
 
     def evidence(self, others: Mapping[str, Tensor], part) -> Tensor:
         return self.inner.evidence(self._own(others), part)

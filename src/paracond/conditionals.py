@@ -33,8 +33,10 @@ class Start(Protocol):
     def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: Any = None) -> Tensor:
         """One draw per row, `[rows, *event]`, given the known part of x_i if there is one."""
 
-    def again(self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-        """A draw like `value`: what p_0 knows of it, drawn anew."""
+    def again(
+        self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator, doubt: float = 1.0
+    ) -> Tensor:
+        """A draw like `value`: what p_0 knows of it, drawn anew; `doubt` times as many coordinates count as one."""
 
     def evidence(self, others: Mapping[str, Tensor], part: Any) -> Tensor:
         """log p_0(known part of x_i | x_-i), `[batch]`, but for what does not depend on x_-i."""

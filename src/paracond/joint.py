@@ -192,11 +192,13 @@ class JointModel(nn.Module):
             state[name] = drawn.to(state[name].dtype)
         return {*begun, *read}
 
-    def restart(self, name: str, state: State, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+    def restart(
+        self, name: str, state: State, mask: Tensor | None, generator: torch.Generator, doubt: float = 1.0
+    ) -> Tensor:
         """Group `name` from its start, given the part of it where `mask` is true; without one, near what it is."""
         start, others = self._start(name), self._encoded(self.start_reads(name), state)
         if mask is None:
-            return start.again(state[name], others, generator)
+            return start.again(state[name], others, generator, doubt)
         return start.sample(others, generator, len(state[name]), start.known(state[name], mask))
 
     def _in_order(self, names: Sequence[str]) -> list[str]:

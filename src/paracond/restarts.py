@@ -14,6 +14,7 @@ known, such as attributes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,11 +28,20 @@ from paracond.state import InputError, State
 
 @dataclass(frozen=True)
 class Restart:
-    """A `share` of the fresh examples begins with group `name` from its start, given the part that `hold` keeps."""
+    """A `share` of the fresh examples begins with group `name` from its start, given the part that `hold` keeps.
+
+    Without one, u is given all of x_i, but `doubt` times as many coordinates count as one as in questions (see
+    `redundancy` in `networks.starts`): the more, the less x_i' shows of x_i.
+    """
 
     share: float
     name: str
     hold: Hold | None = None
+    doubt: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.doubt < math.inf:
+            raise InputError(f"doubt must be at least 1, found {self.doubt}")
 
 
 class Restarts:
@@ -58,7 +68,7 @@ class Restarts:
             value.copy_(pool[name])
         for each, rows in zip(self.wanted, self.rows, strict=True):
             state = {name: value[rows] for name, value in pool.items()}
-            drawn = self.model.restart(each.name, state, self._mask(each, state), self.generator)
+            drawn = self.model.restart(each.name, state, self._mask(each, state), self.generator, each.doubt)
             self.begun[each.name].index_copy_(0, rows, drawn.to(pool[each.name].dtype))
 
     def _mask(self, each: Restart, state: State) -> Tensor | None:

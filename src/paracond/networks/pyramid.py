@@ -94,7 +94,8 @@ class Pyramid(Network):
 
     Output (2, channels, height, width) is means and log-scales; for a group in `labels`, (height, width, labels). In
     training mode images are seen moved by up to `jitter` pixels, and half of the rows mirrored with `mirrored` (see
-    `ImageEncoder`): for groups to which that does not matter.
+    `ImageEncoder`): for groups to which that does not matter. When it is asked, what is put out for a mirrored network
+    is the mean over images and their mirror images.
     """
 
     def __init__(
@@ -128,6 +129,10 @@ class Pyramid(Network):
         )
         if side % 2**LEVELS:
             raise InputError(f"images must have sides that are a multiple of {2**LEVELS}, found {side}")
+        if mirrored and len(output) >= 3:
+            raise InputError(
+                f"{target!r} is an image, which changes with its mirror image: mirrored is for flat groups"
+            )
         if (jitter or mirrored) and any(tuple(v[-2:]) != (side, side) for v in images.values()):
             raise InputError(f"only images of {side} x {side} pixels can be moved; {target!r} reads others too")
         self.flat, self.labels, self.output, self.target = tuple(flat), frozenset(labels), tuple(output), target
@@ -269,6 +274,12 @@ class Pyramid(Network):
         return self.last(F.silu(h if self.goal <= 0 else normalised(h)))
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
+        if self.training or not self.mirrored:
+            return self._put_out(others)
+        mirror = {k: v.flip(-2 if k in self.labels else -1) if k in self.levels else v for k, v in others.items()}
+        return (self._put_out(others) + self._put_out(mirror)) / 2
+
+    def _put_out(self, others: Mapping[str, Tensor]) -> Tensor:
         found = self._way_down(others) if self.levels else {}
         told = [others[k].flatten(1) for k in self.flat]
         if self.goal == LEVELS:

@@ -62,12 +62,14 @@ class Design:
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (3.0, 6.0)
     """at the start and at the end of training"""
-    lasting: tuple[float, float] | None = (0.33, 150.0)
+    lasting: tuple[float, float] | None = (0.5, 150.0)
     """share of the batch whose chains last so many times longer (see `lasting`)"""
-    holds: Mapping[str, float] = field(default_factory=lambda: {"attributes": 0.3, "segmentation": 0.15, "square": 0.3})
+    holds: Mapping[str, float] = field(default_factory=dict)
     """how many of these hold what: attributes, segmentations, or all of the image but a square"""
     restarts: Mapping[str, float] = field(default_factory=lambda: {"whole": 0.25, "square": 0.25})
     """how many examples begin with their image from its start: all of it, or a square (see `restarts`)"""
+    doubt: float = 16.0
+    """how much less is known of an image that is drawn anew as a whole"""
     completion_steps: int = 2
     warm: bool = False
     """completion goes on where it stopped when an example comes round again"""
@@ -85,7 +87,7 @@ class Design:
     shifts: int = 2
     """pixels by which half of the examples are moved, each way"""
     jitter: int = 2
-    """pixels by which the attributes' network sees its images moved while it learns"""
+    """pixels by which the attributes' network sees its images moved while it learns; with `mirrored`, mirrored too"""
 
 
 PAPER = Design(
@@ -146,7 +148,7 @@ def make_model(design: Design) -> pc.JointModel:
         if design.sparse:
             options["reads"] = SPARSE[name] if name == "c" else (*SPARSE[name], *conditions)
         if name == "c" and design.jitter:
-            options["jitter"] = design.jitter
+            options |= {"jitter": design.jitter, "mirrored": design.mirrored}
         network = pc.networks.scene_network(variables, name, **options)
         conditionals[name] = pc.Conditional(family, network, make_start(design, variables, name))
     return pc.JointModel(conditionals, dict(design.alpha), conditions)
@@ -205,7 +207,7 @@ def lasting_of(design: Design) -> pc.Lasting | None:
 
 def restarts_of(design: Design) -> list[pc.Restart]:
     holds = {"whole": None, "square": SQUARE}
-    return [pc.Restart(share, "x", holds[name]) for name, share in design.restarts.items()]
+    return [pc.Restart(share, "x", holds[name], design.doubt) for name, share in design.restarts.items()]
 
 
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:
