@@ -130,9 +130,7 @@ class Pyramid(Network):
         if side % 2**LEVELS:
             raise InputError(f"images must have sides that are a multiple of {2**LEVELS}, found {side}")
         if mirrored and len(output) >= 3:
-            raise InputError(
-                f"{target!r} is an image, which changes with its mirror image: mirrored is for flat groups"
-            )
+            raise InputError(f"mirrored is for flat groups; {target!r} is an image, which would be mirrored too")
         if (jitter or mirrored) and any(tuple(v[-2:]) != (side, side) for v in images.values()):
             raise InputError(f"only images of {side} x {side} pixels can be moved; {target!r} reads others too")
         self.flat, self.labels, self.output, self.target = tuple(flat), frozenset(labels), tuple(output), target
