@@ -66,8 +66,8 @@ class Design:
     """share of the batch whose chains last so many times longer (see `lasting`)"""
     holds: Mapping[str, float] = field(default_factory=dict)
     """how many of these hold what: attributes, segmentations, or all of the image but a square"""
-    restarts: Mapping[str, float] = field(default_factory=lambda: {"whole": 0.25, "square": 0.25})
-    """how many examples begin with their image from its start: all of it, or a square (see `restarts`)"""
+    restarts: Mapping[str, float] = field(default_factory=lambda: {"whole": 0.2, "square": 0.2, "pixels": 0.1})
+    """how many examples begin with their image from its start: all of it, a square, or pixels (see `restarts`)"""
     doubt: float = 16.0
     """how much less is known of an image that is drawn anew as a whole"""
     completion_steps: int = 2
@@ -206,7 +206,7 @@ def lasting_of(design: Design) -> pc.Lasting | None:
 
 
 def restarts_of(design: Design) -> list[pc.Restart]:
-    holds = {"whole": None, "square": SQUARE}
+    holds = {"whole": None, "square": SQUARE, "pixels": pc.lasting.Scattered(SIZE, 0.3, 0.7)}
     return [pc.Restart(share, "x", holds[name], design.doubt) for name, share in design.restarts.items()]
 
 
