@@ -66,6 +66,8 @@ class Design:
     """of Symmetric's encoder, where codes are real, instead of the family's"""
     chain_length: float = 4.0
     """of ours, on average"""
+    lasting: tuple[float, float] | None = (0.5, 150.0)
+    """share of the batch of ours whose chains last so many times longer (see `lasting`)"""
 
 
 FASHION = Design((1, 28, 28), pc.Binary(256), width=96)
@@ -167,7 +169,8 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
         if design.first_sigma is not None:
             widen(model, design.first_sigma)
         return pc.Symmetric(model, pictures.train, **options)
-    return pc.Learner(model, pictures.train, chain_length=design.chain_length, **options)
+    lasting = None if design.lasting is None else pc.Lasting(*design.lasting)
+    return pc.Learner(model, pictures.train, chain_length=design.chain_length, lasting=lasting, **options)
 
 
 def rates_of(design: Design, method: str) -> dict[str, pc.schedules.Schedule]:
