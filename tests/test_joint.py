@@ -118,6 +118,67 @@ def test_a_missing_class_begins_where_the_known_part_is_likely(seen):
         assert_fits(torch.bincount(state["c"][i :: len(seen)], minlength=2), posterior)
 
 
+def in_turn(seed=0):
+    """g has a start, and x one that reads it; all are Gaussian together."""
+    torch.manual_seed(seed)
+    variables = {"x": pc.Real(3, scale=0.5), "g": pc.Real(2, scale=0.5), "z": pc.Binary(2)}
+    networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
+    starts = {
+        "x": pc.networks.components(variables, "x", ["g"], rank=2),
+        "g": pc.networks.components(variables, "g", [], rank=1),
+    }
+    for start in starts.values():
+        for parameter in start.parameters():
+            parameter.data = torch.randn_like(parameter) / 2
+        start.log_sigma.data.fill_(-0.05)
+    return pc.JointModel({n: pc.Conditional(f, networks[n], starts.get(n)) for n, f in variables.items()}).double()
+
+
+def gaussian_in_turn(model):
+    """The mean and the covariance of (x, g) at their starts."""
+    x, g = (model.conditional(name).start for name in "xg")
+    with torch.no_grad():
+        spread = g.directions.T @ g.directions + torch.exp(20 * g.log_sigma) * torch.eye(2)
+        slopes = x.means[1:]
+        within = x.directions.T @ x.directions + torch.exp(20 * x.log_sigma) * torch.eye(3)
+        covariance = torch.cat(
+            [
+                torch.cat([slopes.T @ spread @ slopes + within, slopes.T @ spread], 1),
+                torch.cat([spread @ slopes, spread], 1),
+            ]
+        )
+        return torch.cat([x.means[0] + g.means[0] @ slopes, g.means[0]]), covariance
+
+
+@pytest.mark.parametrize("prefix", ["", "one."])
+@pytest.mark.parametrize("own", [[False, False], [True, False]])
+@pytest.mark.parametrize("seen", [SEEN[:1], SEEN])
+def test_what_a_start_reads_is_drawn_given_what_is_known_of_both(seen, own, prefix):
+    """(g, x) begin at their joint Gaussian given x_K and g_K (which is known but for a sigma of SMALLEST); composed
+    models too."""
+    model, rows = in_turn(), 40_000
+    mean, covariance = gaussian_in_turn(model)
+    covariance[[3, 4], [3, 4]] += 0.02**2 * torch.tensor(own).double()
+    model = pc.compose({"one": model}) if prefix else model
+    x, g = (torch.tensor(v).double().expand(rows, len(v)) for v in ([0.3, -0.2, 0.7], [0.4, -0.1]))
+    values = {f"{prefix}x": x, f"{prefix}g": g}
+    patterns = {f"{prefix}x": seen.repeat(rows // len(seen), 1), f"{prefix}g": torch.tensor(own).expand(rows, 2)}
+    state = model.start(rows, model.generator(3), *model.admit(values, patterns))
+    drawn = torch.cat([state[f"{prefix}x"], state[f"{prefix}g"]], 1)
+    for i, pattern in enumerate(seen):
+        known = torch.cat([pattern, torch.tensor(own)])
+        free = ~known
+        gain = covariance[free][:, known] @ covariance[known][:, known].inverse()
+        centre = mean[free] + gain @ (torch.cat([x[0], g[0]]) - mean)[known]
+        left = covariance[free][:, free] - gain @ covariance[known][:, free]
+        gap = drawn[i :: len(seen)][:, free] - centre
+        if any(own):  # x is drawn given g as it is told, which was only nearly known: look at g alone
+            gap, left = gap[:, -1:], left[-1:, -1:]
+        assert_mean(gap, 0.0)
+        assert_mean(gap[:, :, None] * gap[:, None, :] - left, 0.0)
+        assert torch.equal(drawn[i :: len(seen)][:, known], torch.cat([x, g], 1)[: rows // len(seen), known])
+
+
 def two_starts():
     """x and y both have a start that reads c: x knows it for sure, y a little."""
     variables = {"x": pc.Real(2, scale=0.5), "y": pc.Real(2, scale=0.5), "c": pc.Categorical(3), "z": pc.Binary(2)}

@@ -128,6 +128,10 @@ class Renamed(nn.Module):
     ) -> Tensor:
         return self.inner.again(value, self._own(others), generator, doubt)
 
+    def told(self, name: str, group, others: Mapping, part, own, generator: torch.Generator) -> Tensor:
+        besides = {"x": {self.names[full]: value for full, value in others["x"].items()}, "g": group._own(others["g"])}
+        return self.inner.told(self.names[name], group.inner, besides, part, own, generator)
+
     def evidence(self, others: Mapping[str, Tensor], part) -> Tensor:
         return self.inner.evidence(self._own(others), part)
 

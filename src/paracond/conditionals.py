@@ -38,6 +38,9 @@ class Start(Protocol):
     ) -> Tensor:
         """A draw like `value`: what p_0 knows of it, drawn anew; `doubt` times as many coordinates count as one."""
 
+    def told(self, name: str, group: Any, others: Mapping, part: Any, own: Any, generator: torch.Generator) -> Tensor:
+        """A draw of the group `name` that this start reads, with its own start `group`, given what is known of both."""
+
     def evidence(self, others: Mapping[str, Tensor], part: Any) -> Tensor:
         """log p_0(known part of x_i | x_-i), `[batch]`, but for what does not depend on x_-i."""
 

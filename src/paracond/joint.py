@@ -176,7 +176,9 @@ class JointModel(nn.Module):
 
         Before that, missing classes g that starts read: p_0(g | x_K) is proportional to the product of the p_0(x_K | g)
         of all groups x that are known in part (all g are equally probable at first; of several classes, each is drawn
-        given the others as they are). Nothing here waits for the host, so that this can be recorded.
+        given the others as they are). Groups with a start of their own that another's start reads are drawn given what
+        is known of that one (of the first, if there are several) and of themselves. Nothing here waits for the host, so
+        that this can be recorded.
         """
         begun = [n for n in self.names if self.conditional(n).start is not None]
         read = [k for k in missing if _is_class(self.variables[k]) and any(k in self.start_reads(n) for n in begun)]
@@ -187,10 +189,23 @@ class JointModel(nn.Module):
             if likely is not None:
                 state[name] = likely.redraw(state[name], mask.get(name), generator)
         for name in self._in_order([n for n in begun if n in missing]):
-            others, rows = self._encoded(self.start_reads(name), state), len(state[name])
-            drawn = self._start(name).sample(others, generator, rows, parts.get(name))
+            reader = next((n for n in parts if n in missing and name in self.start_reads(n)), None)
+            if reader is None:
+                others, rows = self._encoded(self.start_reads(name), state), len(state[name])
+                drawn = self._start(name).sample(others, generator, rows, parts.get(name))
+            else:
+                own = (state[name], mask[name]) if name in mask else None
+                drawn = self._told(reader, name, state, parts[reader], own, generator)
             state[name] = drawn.to(state[name].dtype)
         return {*begun, *read}
+
+    def _told(
+        self, reader: str, name: str, state: State, part: Any, own: tuple[Tensor, Tensor] | None, generator
+    ) -> Tensor:
+        """A draw of `name`, of which the start of `reader` reads, given what is known of both."""
+        besides = {"x": tuple(n for n in self.start_reads(reader) if n != name), "g": self.start_reads(name)}
+        others = {key: self._encoded(names, state) for key, names in besides.items()}
+        return self._start(reader).told(name, self._start(name), others, part, own, generator)
 
     def restart(
         self, name: str, state: State, mask: Tensor | None, generator: torch.Generator, doubt: float = 1.0

@@ -28,7 +28,9 @@ Where some coordinates K of x are known, the start is that given them. With b = 
     u | x_K, g ~ N(P^-1 b, P^-1),      P = I + A_K' A_K / sigma^2,
     log p_0(x_K | g) = -(|x_K - mu_K(g)|^2 / sigma^2 - b' P^-1 b) / 2 + what does not depend on g,
 
-and the latter says which g a chain should begin with, if g is not known.
+and the latter says which g a chain should begin with, if g is a class and not known. If g has a start of its own, with
+mean m and covariance L'L, then mu(g) = mu(m) + w L M with w ~ N(0, I) and the slopes M of mu: rows of L M are more
+directions, and g = m + w L is found with u.
 
 That takes what the directions leave for independent noise, which in an image it is not: neighbours leave the same.
 Many known pixels then outvote the prior of u with what is one and the same error, and what is drawn beside them is
@@ -48,6 +50,7 @@ from paracond.networks.base import Network
 from paracond.state import InputError, at_least
 
 SCALE = 0.3  # sigma at first
+AT_ONCE = 2**26  # numbers
 SMALLEST = 0.02  # under it, what is known would weigh more than the digits of float32 can tell
 
 
@@ -155,6 +158,44 @@ class Components(Network):
         return KnownPart(self.directions / sigma, sigma, value.flatten(1).to(self.means.dtype), mask.flatten(1))
 
     @torch.no_grad()
+    def told(
+        self,
+        name: str,
+        group: Components,
+        others: Mapping[str, Mapping[str, Tensor]],
+        part: KnownPart,
+        own: tuple[Tensor, Tensor] | None,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """One draw per row, `[rows, *its shape]`, of the group `name` that this start reads and whose own start is
+        `group`, given `part` of x and, if any of the group is known, its `own` value and mask. `others` are what the
+        two starts read besides: of "x" and of "g"."""
+        rows, rank = len(part.value), len(self.directions)
+        centre = group._mean(others["g"]).expand(rows, -1)
+        spread, noise = group.directions, group._log_scale().exp()
+        size = spread.shape[1]
+        within = noise**2 * torch.eye(size, dtype=spread.dtype, device=spread.device) + spread.T @ spread
+        lengths = torch.linalg.cholesky_ex(within).L.T
+        directions = torch.cat([self.directions, lengths @ self._slopes(name)])
+        padded = torch.cat([torch.zeros_like(spread[:1]).expand(rank, -1), lengths])
+        sigma = torch.cat([part.sigma.expand(directions.shape[1]), torch.full_like(lengths[0], SMALLEST)])
+        value, mask = (centre, torch.zeros_like(centre[:1], dtype=torch.bool)) if own is None else own
+        value, mask = value.flatten(1).to(centre.dtype), mask.flatten(1)
+        count = max(len(mask), len(part.mask))
+        masks = torch.cat([part.mask.expand(count, -1), mask.expand(count, -1)], 1)
+        both = KnownPart(torch.cat([directions, padded], 1) / sigma, sigma, torch.cat([part.value, value], 1), masks)
+        mean = torch.cat([self._mean({**others["x"], name: centre}), centre], 1)
+        w = both.directions(mean, mean.new_empty(rows, rank + size).normal_(generator=generator))[:, rank:]
+        drawn = centre + w @ lengths
+        drawn = (drawn > 0.5).to(drawn.dtype) if group.binary else drawn
+        return torch.where(mask, value, drawn).view(-1, *group.shape)
+
+    def _slopes(self, name: str) -> Tensor:
+        """The rows of mu that belong to the group `name`."""
+        sizes = list(self.config["inputs"].values())
+        return self.means[1:].split(sizes)[self.names.index(name)]
+
+    @torch.no_grad()
     def evidence(self, others: Mapping[str, Tensor], part: KnownPart) -> Tensor:
         """log p_0(x_K | g), `[batch]`, but for what does not depend on g; with its redundancy."""
         return part.evidence(self._mean(others))
@@ -175,11 +216,14 @@ class KnownPart:
 
     def __init__(self, scaled: Tensor, sigma: Tensor, value: Tensor, mask: Tensor):
         self.scaled, self.sigma, self.value, self.mask = scaled, sigma, value, mask
-        rank = len(scaled)
-        products = (scaled[:, None] * scaled[None]).flatten(0, 1)
+        rank, size = scaled.shape
         prior = torch.eye(rank, dtype=scaled.dtype, device=scaled.device)
         masks, which = _distinct(mask)
-        precision = (masks.to(scaled.dtype) @ products.T).view(-1, rank, rank) + prior
+        products = []  # of some directions with all at a time, or large images would take gigabytes
+        for some in scaled.split(max(1, AT_ONCE // (rank * size))):
+            pairs = (some[:, None] * scaled[None]).flatten(0, 1)
+            products.append(masks.to(scaled.dtype) @ pairs.T)
+        precision = torch.cat(products, 1).view(-1, rank, rank) + prior
         factor = torch.linalg.cholesky_ex(precision).L  # P = L L' >= 1: no need to wait for a check
         self.factor = factor if len(factor) == 1 else factor[which]
 
