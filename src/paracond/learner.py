@@ -225,9 +225,10 @@ class Learner(Descent[Info]):
     @torch.no_grad()
     def _shuffle(self) -> None:
         """Many random orders at once: one sort of many short rows costs hardly more than a sort of one. Rows come in
-        the order of exponential waiting times, with their patience as means."""
+        the order of exponential waiting times, with their patience as means; if all are alike, any order will do."""
         uniform = torch.rand(self.ranks.shape, generator=self.generator, device=self.model.device)
-        self.ranks.copy_((-torch.log1p(-uniform) * self.held.patience).argsort(1).argsort(1))
+        order = (-torch.log1p(-uniform) * self.held.patience).argsort(1)
+        self.ranks.copy_(order.argsort(1) if self.held.lasting.share else order)
 
     @torch.no_grad()
     def _replace_rows(self) -> None:
