@@ -12,7 +12,9 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
   few steps;
 - all examples are seen mirrored half of the time, and half of them moved by a pixel or two; a condition says which, so
   that what is generated stays in its place;
-- a start for c, and one for x given c (`networks.starts`), from which 100 sweeps are enough;
+- a start for c, and one for x given c (`networks.starts`), where chains begin;
+- half of the batch are chains that last (`lasting`), or pictures would grow garish within 100 sweeps; and half of the
+  examples begin with their image, or a part of it, from the start (`restarts`);
 - networks are residual and work on patches (`networks.pyramid`).
 """
 
