@@ -6,7 +6,7 @@ from helpers import assert_fits, assert_mean, random_joint, random_tables, table
 from test_learner import SHAPE, sample, still
 
 import paracond as pc
-from paracond.lasting import AroundASquare, Scattered, whole
+from paracond.holds import AroundASquare, Scattered, whole
 
 
 def test_rows_that_last_are_replaced_less_often_and_the_mean_length_stays():

@@ -8,7 +8,7 @@ from helpers import assert_mean
 from test_learner import still
 
 import paracond as pc
-from paracond.lasting import AroundASquare
+from paracond.holds import AroundASquare
 
 VARIABLES = {"x": pc.Real((1, 4, 4), scale=0.5), "c": pc.Binary(2)}
 

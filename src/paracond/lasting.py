@@ -18,17 +18,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from paracond.holds import Hold, wide
 from paracond.state import InputError, State
-
-#: Bool `[rows, ...]`, true where a group is held; missing axes at the end are those of the group. A function of the
-#: number of rows, a generator and its device.
-Hold = Callable[[int, torch.Generator, torch.device], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,44 +44,6 @@ class Lasting:
         weights = [weight for weight, _ in self.holds]
         if any(not weight >= 0 for weight in weights) or sum(weights) > 1 + 1e-9:
             raise InputError(f"the weights of what is held must be at least 0, and at most 1 together, found {weights}")
-
-
-def whole(rows: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """All of a group is held."""
-    return torch.ones(rows, dtype=torch.bool, device=device)
-
-
-@dataclass(frozen=True)
-class AroundASquare:
-    """All of an image `[channels, side, side]` but a square somewhere in it, with sides between these two."""
-
-    side: int
-    least: int
-    most: int
-
-    def __call__(self, rows: int, generator: torch.Generator, device: torch.device) -> Tensor:
-        chance = torch.rand(3, rows, 1, generator=generator, device=device)
-        size = self.least + (chance[0] * (self.most + 1 - self.least)).floor()
-        place = torch.arange(self.side, device=device)
-        inside = []
-        for each in chance[1:]:
-            first = (each * (self.side + 1 - size)).floor()
-            inside.append((place >= first) & (place < first + size))
-        return ~(inside[0].unsqueeze(2) & inside[1].unsqueeze(1)).unsqueeze(1)
-
-
-@dataclass(frozen=True)
-class Scattered:
-    """Single places of an image `[channels, side, side]`: a share of them between these two, all channels alike."""
-
-    side: int
-    least: float
-    most: float
-
-    def __call__(self, rows: int, generator: torch.Generator, device: torch.device) -> Tensor:
-        share = torch.rand(rows, 1, 1, 1, generator=generator, device=device)
-        chance = torch.rand(rows, 1, self.side, self.side, generator=generator, device=device)
-        return chance < self.least + share * (self.most - self.least)
 
 
 class Held:
@@ -114,14 +73,10 @@ class Held:
             chosen = self.stays & (chance >= before) & (chance < bound)
             for name, hold in parts.items():
                 part = hold(self.size, self.generator, self.device)
-                found[name] |= _wide(chosen, found[name]) & _wide(part, found[name])
+                found[name] |= wide(chosen, found[name]) & wide(part, found[name])
         for name, mask in self.masks.items():
-            mask.copy_(torch.where(_wide(fresh, mask), found[name], mask))
+            mask.copy_(torch.where(wide(fresh, mask), found[name], mask))
 
     def keep(self, name: str, drawn: Tensor, former: Tensor) -> Tensor:
         """What was drawn, where it is not held."""
         return torch.where(self.masks[name], former, drawn) if name in self.masks else drawn
-
-
-def _wide(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.view(*mask.shape, *[1] * (like.ndim - mask.ndim))

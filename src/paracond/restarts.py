@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paracond.holds import Hold, wide
 from paracond.joint import JointModel
-from paracond.lasting import Hold
 from paracond.state import InputError, State
 
 
@@ -75,5 +75,4 @@ class Restarts:
         value = state[each.name]
         if each.hold is None:
             return None
-        mask = each.hold(len(value), self.generator, value.device)
-        return mask.view(*mask.shape, *[1] * (value.ndim - mask.ndim)).expand_as(value)
+        return wide(each.hold(len(value), self.generator, value.device), value).expand_as(value)

@@ -32,7 +32,7 @@ from paracond.recipes.images import adam, balanced
 from paracond.state import InputError
 
 ATTRIBUTES = 40
-SQUARE = pc.lasting.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
+SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -199,16 +199,16 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
 def lasting_of(design: Design) -> pc.Lasting | None:
     if design.lasting is None:
         return None
-    parts: dict[str, dict[str, pc.lasting.Hold]] = {
-        "attributes": {"c": pc.lasting.whole},
-        "segmentation": {"s": pc.lasting.whole},
+    parts: dict[str, dict[str, pc.holds.Hold]] = {
+        "attributes": {"c": pc.holds.whole},
+        "segmentation": {"s": pc.holds.whole},
         "square": {"x": SQUARE},
     }
     return pc.Lasting(*design.lasting, [(weight, parts[name]) for name, weight in design.holds.items()])
 
 
 def restarts_of(design: Design) -> list[pc.Restart]:
-    holds = {"whole": None, "square": SQUARE, "pixels": pc.lasting.Scattered(SIZE, 0.3, 0.7)}
+    holds = {"whole": None, "square": SQUARE, "pixels": pc.holds.Scattered(SIZE, 0.3, 0.7)}
     return [pc.Restart(share, "x", holds[name], design.doubt) for name, share in design.restarts.items()]
 
 
