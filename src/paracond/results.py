@@ -108,7 +108,7 @@ class BoxedConfig(RecipeConfig):
     """Those of recipes whose training comes in time boxes."""
 
     resume: bool = False
-    """go on from the checkpoints in OUT"""
+    """go on from the checkpoints in OUT, with what was measured there of the same model"""
     minutes: float | None = None
     """end the training when the run has taken so long; --resume continues it"""
     compile: bool = True

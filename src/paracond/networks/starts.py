@@ -170,25 +170,33 @@ class Components(Network):
         """One draw per row, `[rows, *its shape]`, of the group `name` that this start reads and whose own start is
         `group`, given `part` of x and, if any of the group is known, its `own` value and mask. `others` are what the
         two starts read besides: of "x" and of "g"."""
-        rows, rank = len(part.value), len(self.directions)
-        centre = group._mean(others["g"]).expand(rows, -1)
-        spread, noise = group.directions, group._log_scale().exp()
-        size = spread.shape[1]
-        within = noise**2 * torch.eye(size, dtype=spread.dtype, device=spread.device) + spread.T @ spread
-        lengths = torch.linalg.cholesky_ex(within).L.T
-        directions = torch.cat([self.directions, lengths @ self._slopes(name)])
-        padded = torch.cat([torch.zeros_like(spread[:1]).expand(rank, -1), lengths])
-        sigma = torch.cat([part.sigma.expand(directions.shape[1]), torch.full_like(lengths[0], SMALLEST)])
+        rank, centre = len(self.directions), group._mean(others["g"]).expand(len(part.value), -1)
         value, mask = (centre, torch.zeros_like(centre[:1], dtype=torch.bool)) if own is None else own
         value, mask = value.flatten(1).to(centre.dtype), mask.flatten(1)
-        count = max(len(mask), len(part.mask))
-        masks = torch.cat([part.mask.expand(count, -1), mask.expand(count, -1)], 1)
-        both = KnownPart(torch.cat([directions, padded], 1) / sigma, sigma, torch.cat([part.value, value], 1), masks)
+        lengths = group._lengths()
+        both = self._with(lengths, self._slopes(name), part, value, mask)
         mean = torch.cat([self._mean({**others["x"], name: centre}), centre], 1)
-        w = both.directions(mean, mean.new_empty(rows, rank + size).normal_(generator=generator))[:, rank:]
+        w = both.directions(mean, mean.new_empty(len(mean), rank + len(lengths)).normal_(generator=generator))[:, rank:]
         drawn = centre + w @ lengths
         drawn = (drawn > 0.5).to(drawn.dtype) if group.binary else drawn
         return torch.where(mask, value, drawn).view(-1, *group.shape)
+
+    def _with(self, lengths: Tensor, slopes: Tensor, part: KnownPart, value: Tensor, mask: Tensor) -> KnownPart:
+        """`part` of x, and what is known of a group with the covariance L'L that it reads, as coordinates of one
+        vector (x, g) with the directions (A, 0) and (L M, L)."""
+        own = torch.cat([lengths.new_zeros(len(self.directions), lengths.shape[1]), lengths])
+        directions = torch.cat([torch.cat([self.directions, lengths @ slopes]), own], 1)
+        sigma = torch.cat([part.sigma.expand(slopes.shape[1]), torch.full_like(lengths[0], SMALLEST)])
+        count = max(len(mask), len(part.mask))
+        masks = torch.cat([part.mask.expand(count, -1), mask.expand(count, -1)], 1)
+        return KnownPart(directions / sigma, sigma, torch.cat([part.value, value], 1), masks)
+
+    def _lengths(self) -> Tensor:
+        """L, with L'L the covariance."""
+        noise = (2 * self._log_scale()).exp() * torch.eye(
+            self.directions.shape[1], dtype=self.directions.dtype, device=self.directions.device
+        )
+        return torch.linalg.cholesky_ex(noise + self.directions.T @ self.directions).L.T
 
     def _slopes(self, name: str) -> Tensor:
         """The rows of mu that belong to the group `name`."""
