@@ -116,5 +116,5 @@ def test_what_cannot_last(make, message):
 
 def test_literal_chains_do_not_last():
     model, data = table_model(random_tables(SHAPE, 0)), pc.Data(sample(random_joint(SHAPE, 1), 10, 2))
-    with pytest.raises(pc.InputError, match="chains last where form='running', found form='literal'"):
+    with pytest.raises(pc.InputError, match="chains last, and restart, where form='running', found form='literal'"):
         pc.Learner(model, data, lasting=pc.Lasting(0.5, 9), form="literal")

@@ -1,5 +1,6 @@
 """Rows that begin as questions do: exact laws of what is drawn, and what learns from what."""
 
+import itertools
 import math
 
 import pytest
@@ -68,51 +69,144 @@ def test_drawing_again_keeps_the_law_of_the_start():
     assert_mean((gap.unsqueeze(1) * gap.unsqueeze(2)).flatten(1), covariance.flatten())
 
 
-def test_others_learn_from_what_was_drawn_and_the_group_from_the_truth():
-    """At chain length 1 all rows are fresh: losses are -log p(c | x') and -log p(x | c), exactly."""
-    model, state = begun_model(), examples(12)
-    restarts = [pc.Restart(0.5, "x"), pc.Restart(0.25, "x", AroundASquare(4, 1, 2))]
-    learner = pc.Learner(
-        model, pc.Data(state), chain_length=1, batch_size=12, restarts=restarts, optimiser=still, scan="systematic"
-    )
-    for _ in range(4):
-        info = learner.step()
-        pool, begun = learner.source.pool, learner.restarts.begun["x"]
-        same = (begun == pool["x"]).flatten(1)
-        assert int(same.all(1).sum()) == 3  # a quarter begins as it is
-        partly = same.any(1) & ~same.all(1)
-        assert int(partly.sum()) == 3 and set((~same[partly]).sum(1).tolist()) <= {1, 4}
-        read = {**pool, "x": begun} if info.variable == "c" else pool
-        expected = -model(info.variable, read).log_prob(pool[info.variable]).mean()
-        assert float(info.loss) == pytest.approx(float(expected.detach()), rel=1e-12)
-        # what was redrawn is the truth from now on; what was not is still to be learned
-        if info.variable == "x":
-            assert torch.equal(learner.truth["x"], learner.batch["x"])
-        else:
-            assert not torch.equal(learner.truth["x"], learner.batch["x"])
-            assert {tuple(row.tolist()) for row in learner.truth["x"].flatten(1)} == {
-                tuple(row.tolist()) for row in state["x"].flatten(1)
-            }
+def on_the_way(rows=12, restarts=None, lasting=None, **options):
+    """A model, and a learner of it with rows that begin at data (the first ones) and rows that restart; c has the first
+    turn. Nothing is replaced in the first 1e9 updates, unless options say otherwise."""
+    model = begun_model()
+    options = {"chain_length": 1e9, "batch_size": rows, "optimiser": still, "scan": "systematic", **options}
+    learner = pc.Learner(model, pc.Data(examples(40)), restarts=restarts, lasting=lasting, **options)
+    learner.scan.last = 0
+    return model, learner
 
 
-def test_what_is_held_is_held_as_it_was_found():
-    model, state = begun_model(), examples(20)
-    lasting = pc.Lasting(0.5, 1e9, [(1.0, {"x": AroundASquare(4, 1, 2)})])
-    learner = pc.Learner(
-        model,
-        pc.Data(state),
-        chain_length=3,
-        batch_size=20,
-        lasting=lasting,
-        restarts=[pc.Restart(1.0, "x")],
-        optimiser=still,
-    )
-    known = {round(float(value), 12) for value in state["x"].flatten()}
-    for _ in range(9):
+def test_rows_begin_with_an_example_whose_group_is_drawn_anew():
+    """Whole, around a square of known size, or not at all."""
+    square = AroundASquare(4, 2, 2)
+    _, learner = on_the_way(20, [pc.Restart(0.25, "x", given=("c",)), pc.Restart(0.5, "x", square)])
+    learner.step()
+    truth, pool, first = learner.restarts.truth, learner.source.pool, learner.restarts.first
+    assert first == learner.rows == 5
+    known = {tuple(row.tolist()) for row in pool["x"].flatten(1)}
+    assert {tuple(row.tolist()) for row in truth["x"].flatten(1)} <= known
+    same = (learner.batch["x"][first:] == truth["x"]).flatten(1).sum(1)
+    assert same.tolist() == [0] * 5 + [12] * 10
+    assert torch.equal(learner.batch["c"][first : first + 5], truth["c"][:5])
+    assert {tuple(row.tolist()) for row in learner.batch["x"][:first].flatten(1)} <= known
+
+
+def test_on_the_way_all_learn_the_example():
+    """c learns its true value given x', x its own given the c that was drawn, c again given the x that was drawn; rows
+    that begin at data learn what each group was before."""
+    model, learner = on_the_way(restarts=[pc.Restart(0.5, "x")])
+    state, truth = None, learner.restarts.truth
+    for name in ("c", "x", "c"):
+        before = None if state is None else state
+        loss = learner.step().loss
+        if before is None:  # the first rows are examples, and x' is as it was
+            before = {"x": learner.batch["x"].clone(), "c": learner.batch["c"].clone()}
+            pool = learner.source.pool
+            rows = [(pool["x"] == x).flatten(1).all(1).nonzero()[0, 0] for x in before["x"][:6]]
+            before["c"][:6] = pool["c"][torch.stack(rows)]
+        target = torch.cat([before[name][:6], truth[name]])
+        expected = -model(name, before).log_prob(target).mean()
+        assert float(loss) == pytest.approx(float(expected.detach()), rel=1e-12)
+        state = {key: value.clone() for key, value in learner.batch.items()}
+        assert not torch.equal(state[name][6:], truth[name])
+    objective = learner.evaluate("c")[1]  # c is new: left out at home, learned on the way
+    expected = -model("c", state).log_prob(torch.cat([state["c"][:6], truth["c"]]))[6:].sum() / 12
+    assert float(objective.detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
+
+
+def test_what_is_given_is_neither_redrawn_nor_learned_on_the_way():
+    _, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",))])
+    for name in ("c", "x", "c"):
+        assert learner.step().variable == name
+        assert torch.equal(learner.batch["c"][6:], learner.restarts.truth["c"])
+    assert float(learner.evaluate("c")[1].detach()) == 0  # at home it is new
+    assert float(learner.evaluate("x")[1].detach()) != 0
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25])
+def test_the_group_itself_counts_less_where_it_learns_its_example(weight):
+    model, learner = on_the_way(restarts=[pc.Restart(0.5, "x", weight=weight)])
+    learner.learns_start["x"] = False
+    learner.step()
+    state, truth = learner.batch, learner.restarts.truth
+    scores = model("x", state).log_prob(torch.cat([state["x"][:6], truth["x"]]))
+    expected = -(scores[:6].sum() + weight * scores[6:].sum()) / 12
+    assert float(learner.evaluate("x")[1].detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
+
+
+def test_at_home_a_row_is_its_example_and_learns_as_a_chain():
+    """Until x has had its turn c is given; then all are the example, nothing of it is new, and c learns again."""
+    _, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",), then="home")])
+    truth = learner.restarts.truth
+    learner.step()
+    assert bool(learner.restarts.away.all()) and not torch.equal(learner.batch["x"][6:], truth["x"])
+    learner.step()
+    assert not learner.restarts.away.any()
+    for name in ("x", "c"):
+        assert torch.equal(learner.batch[name][6:], truth[name]) and not learner.redrawn[name][6:].any()
+    learner.step()
+    assert not torch.equal(learner.batch["c"][6:], truth["c"]) and bool(learner.redrawn["c"][6:].all())
+    assert torch.equal(learner.restarts.target("c"), learner.batch["c"])
+    assert float(learner.evaluate("c")[1].detach()) == 0
+
+
+def test_who_goes_on_is_a_chain_in_which_what_is_given_stays():
+    model, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",), then="on")])
+    truth = learner.restarts.truth
+    for _ in range(2):
         learner.step()
-    held = learner.held.masks["x"]
-    assert bool(held[:10].flatten(1).any(1).all()) and not held[10:].any()
-    assert {round(float(value), 12) for value in learner.batch["x"][held]} <= known
+    assert not learner.restarts.away.any() and not torch.equal(learner.batch["x"][6:], truth["x"])
+    before = {name: value.clone() for name, value in learner.batch.items()}
+    for _ in range(2):
+        info = learner.step()
+        assert torch.equal(learner.batch["c"][6:], truth["c"])
+        if info.variable == "c":
+            assert float(learner.evaluate("c")[1].detach()) == 0  # elsewhere it is new, here it is given
+    before["c"][:6] = learner.batch["c"][:6]
+    expected = -model("x", before).log_prob(before["x"]).mean()  # what it was before
+    assert info.variable == "x" and float(info.loss) == pytest.approx(float(expected.detach()), rel=1e-12)
+
+
+def test_rows_that_last_are_renewed_now_and_then():
+    """Three rows for twelve lengths: one of them with every fourth pool."""
+    _, learner = on_the_way(12, [pc.Restart(0.25, "x", times=12.0)], chain_length=1)
+    learner.step()
+    restarts, former, changes = learner.restarts, learner.restarts.truth["x"].clone(), []
+    assert bool((former != 0).flatten(1).any(1).all())  # all have an example from the first step on
+    for k in range(24):
+        restarts.renew({name: value + k + 1 for name, value in learner.source.pool.items()})
+        changes.append((restarts.truth["x"] != former).flatten(1).any(1).nonzero().flatten().tolist())
+        former = restarts.truth["x"].clone()
+    assert changes == [[k // 4 % 3] if k % 4 == 0 else [] for k in range(24)]
+
+
+def test_rows_stay_for_some_chain_lengths():
+    """With n = 2 and times = 3, a third of them is new with every pool; others are never replaced by examples."""
+    _, learner = on_the_way(12, [pc.Restart(0.5, "x", times=3.0)], chain_length=2)
+    learner.step()
+    pools, former = learner.source.pool["x"].clone(), learner.restarts.truth["x"].clone()
+    changes = []
+    for _ in range(24):
+        learner.step()
+        if not torch.equal(learner.source.pool["x"], pools):
+            now = learner.restarts.truth["x"]
+            changes.append((now != former).flatten(1).any(1).nonzero().squeeze(1).tolist())
+            pools, former = learner.source.pool["x"].clone(), now.clone()
+    assert len(changes) >= 5
+    for rows in changes:
+        assert rows in ([0, 1], [2, 3], [4, 5])  # in turn
+    assert all(after == [(row + 2) % 6 for row in rows] for rows, after in itertools.pairwise(changes))
+
+
+def test_chains_that_last_begin_at_data():
+    _, learner = on_the_way(12, [pc.Restart(0.5, "x")], pc.Lasting(0.5, 10.0), chain_length=3)
+    assert learner.held.stays.tolist() == [True] * 3 + [False] * 9
+    for _ in range(10):
+        learner.step()
+    assert (learner.ranks[:, 6:] >= 6).all()  # never due
 
 
 @pytest.mark.parametrize(
@@ -123,6 +217,8 @@ def test_what_is_held_is_held_as_it_was_found():
         ([pc.Restart(math.nan, "x")], "must be at least 0"),
         ([pc.Restart(0.5, "c")], "'c' cannot restart: it is no group of the model with a start"),
         ([pc.Restart(0.5, "q")], "'q' cannot restart"),
+        ([pc.Restart(0.5, "x", given=["q"])], "'q' cannot be given where 'x' restarts"),
+        ([pc.Restart(0.5, "x", given=["x"])], "'x' cannot be given where 'x' restarts"),
     ],
 )
 def test_what_cannot_restart(restarts, message):
@@ -130,6 +226,21 @@ def test_what_cannot_restart(restarts, message):
         pc.Learner(begun_model(), pc.Data(examples(5)), restarts=restarts)
 
 
-def test_doubt_is_not_negative():
-    with pytest.raises(pc.InputError, match=r"doubt must be at least 1, found 0\.5"):
-        pc.Restart(0.5, "x", None, 0.5)
+@pytest.mark.parametrize("what", ["doubt", "times"])
+def test_doubt_and_times_are_at_least_one(what):
+    with pytest.raises(pc.InputError, match=rf"{what} must be at least 1, found 0\.5"):
+        pc.Restart(0.5, "x", **{what: 0.5})
+
+
+def test_what_comes_then():
+    with pytest.raises(pc.InputError, match=r"weight must be at least 0, found -1\.0"):
+        pc.Restart(0.5, "x", weight=-1.0)
+    with pytest.raises(pc.InputError, match="what comes then must be 'learn', 'home' or 'on', found 'stay'"):
+        pc.Restart(0.5, "x", then="stay")
+
+
+def test_some_rows_must_begin_at_data():
+    with pytest.raises(pc.InputError, match="restarts leave no row of 4 for chains that begin at data"):
+        pc.Learner(begun_model(), pc.Data(examples(5)), restarts=[pc.Restart(1.0, "x")], batch_size=4)
+    with pytest.raises(pc.InputError, match="where form='running', found form='literal'"):
+        pc.Learner(begun_model(), pc.Data(examples(5)), restarts=[pc.Restart(0.5, "x")], form="literal")

@@ -47,12 +47,13 @@ class Lasting:
 
 
 class Held:
-    """What the rows of a running batch hold, and how long they stay: tensors that stay where they are."""
+    """What the rows of a running batch hold, and how long they stay: tensors that stay where they are. The `share` that
+    lasts is one of the first `rows`."""
 
-    def __init__(self, lasting: Lasting | None, batch: State, generator: torch.Generator):
+    def __init__(self, lasting: Lasting | None, batch: State, rows: int, generator: torch.Generator):
         self.lasting = lasting or Lasting(0.0, 1.0)
         self.size, device = next((len(value), value.device) for value in batch.values())
-        self.stays = torch.arange(self.size, device=device) < round(self.lasting.share * self.size)
+        self.stays = torch.arange(self.size, device=device) < round(self.lasting.share * rows)
         self.patience = torch.where(self.stays, self.lasting.times, 1.0)
         self.generator, self.device = generator, device
         names = {name for _, parts in self.lasting.holds for name in parts}

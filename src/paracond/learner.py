@@ -46,6 +46,7 @@ from paracond.completion import Augment, Completion, blank, flags
 from paracond.descent import Descent, Optimiser, Rate, adam
 from paracond.engine import Engine
 from paracond.families import Distribution
+from paracond.holds import wide
 from paracond.joint import JointModel
 from paracond.lasting import Held, Lasting
 from paracond.restarts import Restart, Restarts
@@ -105,8 +106,8 @@ class Learner(Descent[Info]):
     ):
         _one_of("form", form, ("running", "literal"))
         _one_of("draw", draw, ("before", "after"))
-        if lasting is not None and form != "running":
-            raise InputError(f"chains last where form='running', found form={form!r}")
+        if (lasting is not None or restarts) and form != "running":
+            raise InputError(f"chains last, and restart, where form='running', found form={form!r}")
         at_least({"completion_steps": (completion_steps, 0)})
         super().__init__(
             model,
@@ -144,17 +145,17 @@ class Learner(Descent[Info]):
         model, size, device = self.model, self.batch_size, self.model.device
         self.batch = blank(model, size)
         self.redrawn = flags(self.batch)
-        self.held = Held(lasting, {name: self.batch[name] for name in model.names}, self.generator)
         self.restarts = Restarts(model, restarts, self.batch, self.generator)
-        self.truth = {name: torch.zeros_like(self.batch[name]) for name in self.restarts.begun}
-        self.due = float(size)  # rows of the batch to be replaced
+        self.rows = self.restarts.first  # that begin at data
+        self.held = Held(lasting, {name: self.batch[name] for name in model.names}, self.rows, self.generator)
+        self.due = float(self.rows)  # those of them that are to be replaced
         self.ranks = torch.zeros(SHUFFLES, size, dtype=torch.long, device=device)  # orders of rows, for replacements
         self.replacements, self.turn = 0, torch.zeros(1, dtype=torch.long, device=device)
         self.first, self.count = torch.zeros(2, dtype=torch.long, device=device)  # which rows of the pool come next
         program = partial(self.engine.program, generator=self.generator)
         self.evaluate, self.keep = self.engine.fused(self._evaluate), self.engine.fused(self._keep)
         self.shuffle = program(self._shuffle)
-        self.restart = program(lambda: self.restarts.draw(self.source.pool))
+        self.restart = program(lambda: self.restarts.renew(self.source.pool))
         self.put = self.engine.fused(self._put)
         self.replace_rows = program(self._replace_rows)
         self.update = {n: program(partial(self._update, n)) for n in model.names}
@@ -174,7 +175,7 @@ class Learner(Descent[Info]):
         self.faults.look()
         self._replace_due(length)
         if self.beside is not None:
-            self.beside.go_on(1 / length)  # a pool lasts so many updates
+            self.beside.go_on(self.rows / self.batch_size / length)  # the share of a pool that an update takes
         name = self.scan.next()
         self._set_rates(name)
         self.update[name]()
@@ -185,8 +186,8 @@ class Learner(Descent[Info]):
 
     def kept(self) -> dict[str, Tensor]:
         parts = {"batch": self.batch, "redrawn": self.redrawn, "held": self.held.masks}
-        parts |= {"begun": self.restarts.begun, "truth": self.truth}
-        parts["learner"] = {"ranks": self.ranks}
+        parts |= {"truth": self.restarts.truth, "learner": {"ranks": self.ranks}}
+        parts["restarts"] = {"turn": self.restarts.turn, "away": self.restarts.away}
         return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
     def counts(self) -> dict[str, Any]:
@@ -203,12 +204,12 @@ class Learner(Descent[Info]):
         out even, or is not in the pool any more, is due at the next update)."""
         size, source = self.batch_size, self.source
         if self.step_count > 0:
-            self.due += size / length if self.form == "running" else size * (self.age >= round(length))
+            self.due += self.rows / length if self.form == "running" else size * (self.age >= round(length))
         if self.due < 1:
             return
         if source.left == 0:
             source.fill()
-            if self.truth:
+            for _ in range(self._restarts_due()):
                 self.restart()
         if self.form == "literal" and self.step_count > 0:
             self.scan.restart()  # or, with some lengths, the same group would always meet the data first
@@ -222,13 +223,20 @@ class Learner(Descent[Info]):
         self.replace_rows()
         self.due, source.left, self.age = self.due - count, source.left - count, 0
 
+    def _restarts_due(self) -> int:
+        """How many times rows that restart are renewed from a new pool: until all have an example, then once."""
+        return 0 if not self.restarts.wanted else 1 if self.step_count else self.restarts.rounds
+
     @torch.no_grad()
     def _shuffle(self) -> None:
         """Many random orders at once: one sort of many short rows costs hardly more than a sort of one. Rows come in
         the order of exponential waiting times, with their patience as means; if all are alike, any order will do."""
         uniform = torch.rand(self.ranks.shape, generator=self.generator, device=self.model.device)
-        order = (-torch.log1p(-uniform) * self.held.patience).argsort(1)
-        self.ranks.copy_(order.argsort(1) if self.held.lasting.share else order)
+        waits = -torch.log1p(-uniform) * self.held.patience
+        waits[:, self.rows :] = torch.inf
+        order = waits.argsort(1)
+        alike = self.held.lasting.share == 0 and self.rows == self.batch_size
+        self.ranks.copy_(order if alike else order.argsort(1))
 
     @torch.no_grad()
     def _replace_rows(self) -> None:
@@ -236,21 +244,14 @@ class Learner(Descent[Info]):
         chosen = (rank < self.count) & (self.faults.first[0] < 0)
         self.held.renew(chosen)
         self.put(chosen, (self.first + rank).clamp(max=self.batch_size - 1))
-        for name, truth in self.truth.items():  # what is held is held as it was found
-            self.batch[name].copy_(self.held.keep(name, self.batch[name], truth))
 
     @torch.no_grad()
     def _put(self, chosen: Tensor, source: Tensor) -> None:
         """Rows `source` of the pool in place of those that were chosen."""
         pool = self.source.pool
-        for buffers, fresh in (
-            (self.batch, pool | self.restarts.begun),
-            (self.truth, pool),
-            (self.redrawn, self.source.redrawn),
-        ):
+        for buffers, fresh in ((self.batch, pool), (self.redrawn, self.source.redrawn)):
             for name, buffer in buffers.items():
-                wide = chosen.view(-1, *[1] * (buffer.ndim - 1))
-                buffer.copy_(torch.where(wide, fresh[name][source], buffer))
+                buffer.copy_(torch.where(wide(chosen, buffer), fresh[name][source], buffer))
 
     # --- step II ------------------------------------------------------------------------------------------------
 
@@ -269,13 +270,17 @@ class Learner(Descent[Info]):
 
     def _evaluate(self, name: str) -> tuple[Distribution, Tensor, Tensor]:
         """p(x_i | x_-i), what to descend, and minus the mean of log p(x_i | x_-i) over the batch, to show."""
-        model, value = self.working.model, self.truth.get(name, self.batch[name])
+        model, restarts = self.working.model, self.restarts
         with self.engine.precision():
             distribution = model(name, self.batch)
-        scores = distribution.scores(value)
-        kept = torch.where(_like(self.redrawn[name], scores), 0, scores) if self.skip_redrawn else scores
+        scores = distribution.scores(restarts.target(name))
+        kept, weights = scores, restarts.weights(name)
+        if self.skip_redrawn:
+            kept = torch.where(_like(self.redrawn[name], scores), 0, kept)
+        if weights is not None:
+            kept = kept * wide(weights, kept).to(kept.dtype)
         objective = -kept.sum() / self.batch_size
-        start = model.start_score(name, self.batch | self.truth) if self.learns_start[name] else None
+        start = model.start_score(name, restarts.targets()) if self.learns_start[name] else None
         if start is not None:
             objective = objective - start.sum() / self.batch_size
         return distribution, objective, -scores.detach().sum() / self.batch_size
@@ -283,15 +288,17 @@ class Learner(Descent[Info]):
     @torch.no_grad()
     def _keep(self, name: str, value: Tensor, good: Tensor, loss: Tensor) -> None:
         """The group's new draw, if all is well, where it is not held, and that it is new."""
-        self.batch[name].copy_(self.held.keep(name, torch.where(good, value, self.batch[name]), self.batch[name]))
-        if name in self.truth:
-            self.truth[name].copy_(torch.where(good, self.batch[name], self.truth[name]))
+        former, asked = self.batch[name], self.restarts.asked(name)
+        drawn = self.held.keep(name, torch.where(good, value, former), former)
+        former.copy_(drawn if asked is None else torch.where(wide(asked, drawn), drawn, former))
         self.losses[name].copy_(loss)
         self.faults.clock.add_(1)
         for other, redrawn in self.redrawn.items():
-            redrawn.fill_(other == name)
+            redrawn[: self.rows].fill_(other == name)
+            self.restarts.mark(redrawn, other == name)
         if name in self.held.masks:
             self.redrawn[name].logical_and_(~self.held.masks[name])
+        self.restarts.go_on(name, good)
 
     @torch.no_grad()
     def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:

@@ -224,15 +224,9 @@ class KnownPart:
 
     def __init__(self, scaled: Tensor, sigma: Tensor, value: Tensor, mask: Tensor):
         self.scaled, self.sigma, self.value, self.mask = scaled, sigma, value, mask
-        rank, size = scaled.shape
-        prior = torch.eye(rank, dtype=scaled.dtype, device=scaled.device)
         masks, which = _distinct(mask)
-        products = []  # of some directions with all at a time, or large images would take gigabytes
-        for some in scaled.split(max(1, AT_ONCE // (rank * size))):
-            pairs = (some[:, None] * scaled[None]).flatten(0, 1)
-            products.append(masks.to(scaled.dtype) @ pairs.T)
-        precision = torch.cat(products, 1).view(-1, rank, rank) + prior
-        factor = torch.linalg.cholesky_ex(precision).L  # P = L L' >= 1: no need to wait for a check
+        prior = torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
+        factor = torch.linalg.cholesky_ex(prior + _products(scaled, masks)).L  # P = L L' >= 1: no need for a check
         self.factor = factor if len(factor) == 1 else factor[which]
 
     def directions(self, mean: Tensor, noise: Tensor) -> Tensor:
@@ -255,6 +249,16 @@ class KnownPart:
         if len(factor) == 1:
             return torch.linalg.solve_triangular(factor[0], rows.T, upper=upper).T
         return torch.linalg.solve_triangular(factor, rows.unsqueeze(-1), upper=upper).squeeze(-1)
+
+
+def _products(scaled: Tensor, masks: Tensor) -> Tensor:
+    """sum_k mask_k a_ik a_jk, `[masks, rank, rank]`; some at a time, or large images would take gigabytes."""
+    (rank, size), masks = scaled.shape, masks.to(scaled.dtype)
+    if len(masks) < rank:
+        some = masks.split(max(1, AT_ONCE // (rank * size)))
+        return torch.cat([(part[:, None] * scaled).flatten(0, 1) @ scaled.T for part in some]).view(-1, rank, rank)
+    some = scaled.split(max(1, AT_ONCE // (rank * size)))
+    return torch.cat([masks @ (part[:, None] * scaled).flatten(0, 1).T for part in some], 1).view(-1, rank, rank)
 
 
 def _distinct(mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,6 +33,8 @@ from paracond.state import InputError
 
 ATTRIBUTES = 40
 SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
+#: Which rows of the batch begin at the start of images (see `restarts_of`).
+RESTARTS = {"whole": 0.1, "question": 0.1, "square": 0.08, "pixels": 0.03}
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -60,7 +62,7 @@ class Design:
     """directions of the starts of x and c (0: chains begin at random)"""
     redundancy: float = 32.0
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
-    alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.3, "s": 0.2, "c": 0.15, "y": 0.25, "z": 0.1})
+    alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.3, "s": 0.18, "c": 0.2, "y": 0.24, "z": 0.08})
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (3.0, 6.0)
     """at the start and at the end of training"""
@@ -68,7 +70,7 @@ class Design:
     """share of the batch whose chains last so many times longer (see `lasting`)"""
     holds: Mapping[str, float] = field(default_factory=dict)
     """how many of these hold what: attributes, segmentations, or all of the image but a square"""
-    restarts: Mapping[str, float] = field(default_factory=lambda: {"whole": 0.2, "square": 0.2, "pixels": 0.1})
+    restarts: Mapping[str, float] = field(default_factory=lambda: dict(RESTARTS))
     """how many examples begin with their image from its start: all of it, a square, or pixels (see `restarts`)"""
     doubt: float = 16.0
     """how much less is known of an image that is drawn anew as a whole"""
@@ -208,8 +210,13 @@ def lasting_of(design: Design) -> pc.Lasting | None:
 
 
 def restarts_of(design: Design) -> list[pc.Restart]:
-    holds = {"whole": None, "square": SQUARE, "pixels": pc.holds.Scattered(SIZE, 0.3, 0.7)}
-    return [pc.Restart(share, "x", holds[name], design.doubt) for name, share in design.restarts.items()]
+    kinds: dict[str, dict] = {
+        "whole": {"doubt": design.doubt, "given": ("c",), "then": "home"},
+        "question": {"doubt": design.doubt, "given": ("c",), "then": "on", "times": 150.0},
+        "square": {"hold": SQUARE},
+        "pixels": {"hold": pc.holds.Scattered(SIZE, 0.3, 0.7)},
+    }
+    return [pc.Restart(share, "x", **kinds[name]) for name, share in design.restarts.items()]
 
 
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:
