@@ -1,0 +1,166 @@
+"""Designs of the model of faces, each learned for a short while and judged by faces that were set apart.
+
+For choosing between designs before the recipe is run in full: test faces take no part in it. Each design is the preset
+`best` with some changes:
+
+    python scripts/faces_trial.py --out runs/trial --designs base '{}' without '{"restarts": {}}'
+
+One line of JSON for each is printed and written to OUT/trials.jsonl as soon as there is one, with pictures beside it;
+a trial that would end after `--seconds` is left out. Models are kept in OUT/NAME with `--keep`.
+
+    attributes, f1      from whole images
+    psnr_K, ratio_K     hidden squares: dB inside them, and F1 inside them as a share of that of whole images, K sweeps
+    switch_NAME_K       shares of pairs that change as asked, of images that have it when asked to, and that do not
+    sigma, noise_bits   of images, and of y given images: what codes do not say
+    fid_*               of 5,000 images: reconstructions, 100 sweeps on from there, and 30 and 100 from the start
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import tyro
+
+import paracond as pc
+from paracond.metrics import accuracy
+from paracond.recipes import faces_baselines as baselines
+from paracond.recipes import faces_report as pictures
+from paracond.recipes import faces_tasks as tasks
+from paracond.recipes.faces_directions import attribute_accuracy, whole_f1
+from paracond.recipes.faces_model import BEST, Design, make_learner, small
+from paracond.recipes.faces_session import Config as FacesConfig
+from paracond.recipes.faces_session import Session, open_session
+from paracond.report import png
+from paracond.results import commit, hardware
+
+SEVERAL = 5000  # images for a FID
+
+
+@dataclass(frozen=True)
+class Config:
+    """Designs of the model of faces, each learned for a short while."""
+
+    designs: tuple[str, ...] = ("base", "{}")
+    """names and changes in JSON, in turn"""
+    out: Path = Path("runs/trial")
+    data: Path | None = None
+    updates: int = 24_000
+    seconds: float = 500.0
+    """no trial begins that would end after so many"""
+    keep: bool = False
+    quick: bool = False
+    """small networks, few images: to see whether all of this runs"""
+
+
+def main(config: Config) -> None:
+    began, longest = time.perf_counter(), 0.0
+    faces = FacesConfig(out=config.out, data=config.data, quick=config.quick)
+    session = open_session(faces, BEST)
+    aside = replace(session, test=session.apart)
+    judge = baselines.judge(session.train, session.device, judge_training(session))
+    rows = session.apart.mask["c"].all(1)
+    found = judge.decide(session.apart.state["x"][rows], balanced=False).cpu().float()
+    print(f"the judge is right in {accuracy(found, session.apart.state['c'][rows].cpu()):.4f}", flush=True)
+    for name, changes in pairs(config.designs):
+        since = time.perf_counter()
+        if since - began + longest > config.seconds:
+            print(f"no time for {name}")
+            continue
+        result = {"name": name, "changes": changes, "commit": commit(), "hardware": hardware(session.device)}
+        model = learned(session, changed(session, changes, config.updates), result)
+        result |= read(aside, model, config.out / name) | switched(aside, model, judge) | drawn(session, model)
+        longest = max(longest, time.perf_counter() - since)
+        line = json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in result.items()})
+        print(line, flush=True)
+        with (config.out / "trials.jsonl").open("a") as file:
+            file.write(line + "\n")
+        if config.keep:
+            model.save(config.out / name / "model", dtype=torch.bfloat16, at_most=15 * 2**20)
+
+
+def pairs(designs: tuple[str, ...]) -> Iterator[tuple[str, dict]]:
+    for name, text in zip(designs[::2], designs[1::2], strict=True):
+        changes = json.loads(text)
+        yield name, {key: tuple(value) if isinstance(value, list) else value for key, value in changes.items()}
+
+
+def changed(session: Session, changes: dict, updates: int) -> Design:
+    design = small(BEST) if session.config.quick else replace(BEST, updates=updates)
+    return replace(design, **changes)
+
+
+def judge_training(session: Session) -> baselines.Training:
+    return baselines.Training(updates=session.most(6000, 5), batch_size=session.most(128, 16), engine=session.engine())
+
+
+def learned(session: Session, design: Design, result: dict) -> pc.JointModel:
+    began = time.perf_counter()
+    model = make_learner(design, session.train, session.engine(), 0).fit(design.updates)
+    result |= {"updates": design.updates, "seconds": time.perf_counter() - began}
+    return model
+
+
+def read(aside: Session, model: pc.JointModel, folder: Path) -> dict:
+    """Whole images, and images with a hidden square."""
+    folder.mkdir(parents=True, exist_ok=True)
+    faces = aside.segmented
+    images, truth = faces.state["x"], tasks.masks(model, faces.state["s"])
+    hidden, whole = tasks.squares(len(images)), tasks.segmentation_of(model, images)
+    found = {"attributes": attribute_accuracy(aside, model), "f1": whole_f1(aside, model)}
+    for sweeps in (1, 3):
+        part = tasks.segment(model, images, ~hidden, sweeps=sweeps, chains=aside.most(16, 2))
+        found[f"psnr_{sweeps}"] = tasks.psnr_inside(part.image, images, hidden)
+        found[f"ratio_{sweeps}"] = tasks.f1_ratio(part.masks, whole, truth, hidden)
+    some = slice(0, 12)
+    shown = tasks.Reading(part.masks[some], part.image[some], part.attributes[some])
+    figure = pictures.incomplete(images[some], hidden[some], truth[some], shown)
+    (folder / "hidden.png").write_bytes(png(figure))
+    state = tasks.generate(model, aside.attributes(aside.most(36, 12), seed=1), aside.most(100))
+    figure = pictures.samples(tasks.shown(model, state), tasks.shown_masks(model, state))
+    (folder / "generated.png").write_bytes(png(figure))
+    return found | codes(model, images)
+
+
+@torch.no_grad()
+def codes(model: pc.JointModel, images: torch.Tensor) -> dict:
+    """How noisy images are given the rest, and bits of y given the rest."""
+    state = pc.sample(model, {"x": images.to(model.device)}, sweeps=3)
+    with model.asked():
+        x, y = (model(name, {key: state[key] for key in model.reads(name)}) for name in ("x", "y"))
+    p = y.mean.double().clamp(1e-6, 1 - 1e-6)
+    entropy = -(p * p.log2() + (1 - p) * (1 - p).log2()).flatten(1).sum(1).mean()
+    return {"sigma": float(x.log_scale.exp().mean()), "noise_bits": float(entropy)}
+
+
+def switched(aside: Session, model: pc.JointModel, judge: baselines.Judge) -> dict:
+    attributes, found = aside.attributes(aside.most(400, 4), seed=2), {}
+    for name, counts in (("Eyeglasses", (3, 10, 30, 100)), ("Smiling", (100,))):
+        index = aside.names.index(name)
+        for sweeps in counts:
+            pair = tasks.switched(model, attributes, index, aside.most(sweeps, 1))
+            off, on = (judge.decide(tasks.shown(model, state))[:, index] for state in pair)
+            shares = [float(each.double().mean()) for each in (~off & on, on, ~off)]
+            found[f"switch_{name}_{sweeps}"] = [round(share, 3) for share in shares]
+    return found
+
+
+def drawn(session: Session, model: pc.JointModel) -> dict:
+    """Distances from the training images."""
+    if session.fid is None:
+        return {}
+    coded = pc.sample(model, {"x": session.train.state["x"][:SEVERAL].to(session.device)}, sweeps=3, chunk=1000)
+    begin = {name: value for name, value in coded.items() if name != "c"}
+    moved = pc.sample(model, {"c": coded["c"]}, sweeps=100, start=begin, chunk=1000)
+    found = {"fid_reconstruction": tasks.shown(model, coded), "fid_data_100": tasks.shown(model, moved)}
+    for sweeps in (30, 100):
+        found[f"fid_start_{sweeps}"] = tasks.portraits(model, session.attributes(SEVERAL), sweeps)
+    return {name: session.fid.score(images).value for name, images in found.items()}
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))
