@@ -122,11 +122,16 @@ OPTIONS = [
         ("literal", "after", True),
     ]
 ]
+RESTARTS = [
+    pc.Restart(0.25, "x", then="home", given=["c"], prefer=lambda state: 1.0 + state["c"]),
+    pc.Restart(0.125, "x", after=9),
+    pc.Restart(0.125, None, given=["c"], then="on", times=30.0),
+]
 OPTIONS += [
     {"warm": ["c", "z"], "completion_steps": 2},
     {"beside": True, "completion_steps": 3},
-    {"lasting": pc.Lasting(0.4, 20, [(0.5, {"c": pc.holds.whole})])},
-    {"begins": True, "restarts": [pc.Restart(0.25, "x"), pc.Restart(0.25, "x", pc.holds.whole)], "beside": True},
+    {"lasting": pc.Lasting(0.4, 20)},
+    {"begins": True, "restarts": RESTARTS, "beside": True},
     {"beside": True, "completion_steps": 2, "warm": ["c", "z"], "draw": "after"},
     {"beside": True, "form": "literal", "batch_size": 100, "chain_length": 5},
     {"scan": "systematic", "learning_rate": None, "chain_length": 2.5, "form": "literal", "completion_steps": 2},

@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from helpers import assert_mean
-from test_learner import still
+from helpers import DEVICES, assert_fits, assert_mean, random_joint, table_model
+from test_learner import SHAPE, sample, still
 
 import paracond as pc
 from paracond.holds import AroundASquare
@@ -69,20 +69,22 @@ def test_drawing_again_keeps_the_law_of_the_start():
     assert_mean((gap.unsqueeze(1) * gap.unsqueeze(2)).flatten(1), covariance.flatten())
 
 
-def on_the_way(rows=12, restarts=None, lasting=None, **options):
+def on_the_way(rows=12, restarts=None, lasting=None, device="cpu", **options):
     """A model, and a learner of it with rows that begin at data (the first ones) and rows that restart; c has the first
     turn. Nothing is replaced in the first 1e9 updates, unless options say otherwise."""
-    model = begun_model()
+    model = begun_model().to(device)
     options = {"chain_length": 1e9, "batch_size": rows, "optimiser": still, "scan": "systematic", **options}
     learner = pc.Learner(model, pc.Data(examples(40)), restarts=restarts, lasting=lasting, **options)
     learner.scan.last = 0
     return model, learner
 
 
-def test_rows_begin_with_an_example_whose_group_is_drawn_anew():
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_begin_with_an_example_whose_group_is_drawn_anew(device):
     """Whole, around a square of known size, or not at all."""
     square = AroundASquare(4, 2, 2)
-    _, learner = on_the_way(20, [pc.Restart(0.25, "x", given=("c",)), pc.Restart(0.5, "x", square)])
+    restarts = [pc.Restart(0.25, "x", given=("c",)), pc.Restart(0.5, "x", square)]
+    _, learner = on_the_way(20, restarts, device=device)
     learner.step()
     truth, pool, first = learner.restarts.truth, learner.source.pool, learner.restarts.first
     assert first == learner.rows == 5
@@ -137,9 +139,10 @@ def test_the_group_itself_counts_less_where_it_learns_its_example(weight):
     assert float(learner.evaluate("x")[1].detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
 
 
-def test_at_home_a_row_is_its_example_and_learns_as_a_chain():
+@pytest.mark.parametrize("device", DEVICES)
+def test_at_home_a_row_is_its_example_and_learns_as_a_chain(device):
     """Until x has had its turn c is given; then all are the example, nothing of it is new, and c learns again."""
-    _, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",), then="home")])
+    _, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",), then="home")], device=device)
     truth = learner.restarts.truth
     learner.step()
     assert bool(learner.restarts.away.all()) and not torch.equal(learner.batch["x"][6:], truth["x"])
@@ -153,8 +156,9 @@ def test_at_home_a_row_is_its_example_and_learns_as_a_chain():
     assert float(learner.evaluate("c")[1].detach()) == 0
 
 
-def test_who_goes_on_is_a_chain_in_which_what_is_given_stays():
-    model, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",), then="on")])
+@pytest.mark.parametrize("device", DEVICES)
+def test_who_goes_on_is_a_chain_in_which_what_is_given_stays(device):
+    model, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",), then="on")], device=device)
     truth = learner.restarts.truth
     for _ in range(2):
         learner.step()
@@ -180,7 +184,7 @@ def test_rows_that_last_are_renewed_now_and_then():
         restarts.renew({name: value + k + 1 for name, value in learner.source.pool.items()})
         changes.append((restarts.truth["x"] != former).flatten(1).any(1).nonzero().flatten().tolist())
         former = restarts.truth["x"].clone()
-    assert changes == [[k // 4 % 3] if k % 4 == 0 else [] for k in range(24)]
+    assert changes == [[k // 4 % 3] if k % 4 == 0 else [] for k in range(1, 25)]  # after all, at 0
 
 
 def test_rows_stay_for_some_chain_lengths():
@@ -201,9 +205,62 @@ def test_rows_stay_for_some_chain_lengths():
     assert all(after == [(row + 2) % 6 for row in rows] for rows, after in itertools.pairwise(changes))
 
 
+@pytest.mark.parametrize("given", ["a", "b", None])
+def test_chains_of_questions_have_the_limit_of_the_question(given):
+    """With consistent conditionals of a joint q and rows that are never replaced, those in which a is given tend to
+    p(a) q(b, c | a), p being the data; those in which nothing is to q."""
+    q, p = random_joint(SHAPE, 0), random_joint(SHAPE, 1)
+    model = table_model([q / q.sum(axis, keepdim=True) for axis in range(3)])
+    rows = 8000
+    restart = pc.Restart(0.5, None, given=[given] if given else [], then="on", times=1e9)
+    learner = pc.Learner(
+        model, pc.Data(sample(p, 2 * rows, 2)), chain_length=5, restarts=[restart], batch_size=2 * rows, optimiser=still
+    )
+    learner.step()
+    before = {name: value[rows:].clone() for name, value in learner.batch.items()}
+    for _ in range(60):
+        learner.step()
+    found = {name: value[rows:] for name, value in learner.batch.items()}
+    assert all(torch.equal(found[name], before[name]) == (name == given) for name in "abc")
+    counts = torch.zeros(SHAPE, dtype=torch.float64)
+    counts.index_put_(tuple(found[n] for n in "abc"), torch.tensor(1.0, dtype=torch.float64), accumulate=True)
+    law = q
+    if given:
+        others = [k for k in range(3) if k != "abc".index(given)]
+        own = counts.sum(others, keepdim=True) / rows  # what is given
+        law = own * q / q.sum(others, keepdim=True)
+    assert_fits(counts, law)
+
+
+def test_examples_are_taken_as_preferred():
+    """One at a time of 40: those with c_0 = 1 are taken three times as often."""
+    restart = pc.Restart(0.025, "x", times=1.0, prefer=lambda state: 1 + 2 * state["c"][:, 0])
+    _, learner = on_the_way(40, [restart], completion_steps=0)
+    learner.step()
+    taken = []
+    for _ in range(4000):
+        learner.restarts.renew(learner.source.pool)
+        taken.append(learner.restarts.truth["c"][0, 0].clone())
+    chance = 1 + 2 * learner.source.pool["c"][:, 0]
+    assert_mean(torch.stack(taken).unsqueeze(1), (chance * learner.source.pool["c"][:, 0]).sum() / chance.sum())
+
+
+def test_rows_begin_at_data_at_first():
+    _, learner = on_the_way(12, [pc.Restart(0.5, "x", times=1.0, after=3)], chain_length=1)
+    restarts = learner.restarts
+    for _ in range(3):
+        learner.step()
+        assert not restarts.away.any()
+    learner.restart()
+    assert torch.equal(learner.batch["x"][6:], restarts.truth["x"])
+    learner.step()
+    learner.restart()
+    assert bool(restarts.away.all()) and not torch.equal(learner.batch["x"][6:], restarts.truth["x"])
+
+
 def test_chains_that_last_begin_at_data():
     _, learner = on_the_way(12, [pc.Restart(0.5, "x")], pc.Lasting(0.5, 10.0), chain_length=3)
-    assert learner.held.stays.tolist() == [True] * 3 + [False] * 9
+    assert learner.patience.tolist() == [10.0] * 3 + [1.0] * 3 + [math.inf] * 6
     for _ in range(10):
         learner.step()
     assert (learner.ranks[:, 6:] >= 6).all()  # never due
@@ -217,6 +274,7 @@ def test_chains_that_last_begin_at_data():
         ([pc.Restart(math.nan, "x")], "must be at least 0"),
         ([pc.Restart(0.5, "c")], "'c' cannot restart: it is no group of the model with a start"),
         ([pc.Restart(0.5, "q")], "'q' cannot restart"),
+        ([pc.Restart(0.5, None, given=["q"], then="on")], "'q' cannot be given where None restarts"),
         ([pc.Restart(0.5, "x", given=["q"])], "'q' cannot be given where 'x' restarts"),
         ([pc.Restart(0.5, "x", given=["x"])], "'x' cannot be given where 'x' restarts"),
     ],
@@ -235,6 +293,8 @@ def test_doubt_and_times_are_at_least_one(what):
 def test_what_comes_then():
     with pytest.raises(pc.InputError, match=r"weight must be at least 0, found -1\.0"):
         pc.Restart(0.5, "x", weight=-1.0)
+    with pytest.raises(pc.InputError, match="where no group restarts, there is no part to hold, and then='on'"):
+        pc.Restart(0.5, None)
     with pytest.raises(pc.InputError, match="what comes then must be 'learn', 'home' or 'on', found 'stay'"):
         pc.Restart(0.5, "x", then="stay")
 

@@ -13,11 +13,6 @@ from torch import Tensor
 Hold = Callable[[int, torch.Generator, torch.device], Tensor]
 
 
-def whole(rows: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """All of a group is held."""
-    return torch.ones(rows, dtype=torch.bool, device=device)
-
-
 @dataclass(frozen=True)
 class AroundASquare:
     """All of an image `[channels, side, side]` but a square somewhere in it, with sides between these two."""

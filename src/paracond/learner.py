@@ -8,8 +8,8 @@ Step II comes in two forms.
 - "literal": a batch of completed examples runs exactly n = `chain_length` steps, then the next batch comes.
 - "running": one batch runs on for ever; before each update a share 1/n of its rows, chosen at random, is replaced
   by fresh completed examples. The chain length of a row is then random with mean n. This is the paper's
-  implementation, steadier because every update sees all ages at once. Some of the chains may last, also
-  under the clamps of questions (see `lasting`), and some begin where those of questions do (see `restarts`).
+  implementation, steadier because every update sees all ages at once. Some of the chains may last (see
+  `lasting`), and some begin where those of questions do, or are under their clamps (see `restarts`).
 
 Two choices that the paper leaves open:
 
@@ -48,7 +48,7 @@ from paracond.engine import Engine
 from paracond.families import Distribution
 from paracond.holds import wide
 from paracond.joint import JointModel
-from paracond.lasting import Held, Lasting
+from paracond.lasting import Lasting
 from paracond.restarts import Restart, Restarts
 from paracond.schedules import Schedule, as_schedule
 from paracond.state import Data, InputError, at_least
@@ -147,7 +147,8 @@ class Learner(Descent[Info]):
         self.redrawn = flags(self.batch)
         self.restarts = Restarts(model, restarts, self.batch, self.generator)
         self.rows = self.restarts.first  # that begin at data
-        self.held = Held(lasting, {name: self.batch[name] for name in model.names}, self.rows, self.generator)
+        self.alike = lasting is None and self.rows == size
+        self.patience = (lasting or Lasting(0.0, 1.0)).patience(self.rows, size, device)
         self.due = float(self.rows)  # those of them that are to be replaced
         self.ranks = torch.zeros(SHUFFLES, size, dtype=torch.long, device=device)  # orders of rows, for replacements
         self.replacements, self.turn = 0, torch.zeros(1, dtype=torch.long, device=device)
@@ -156,6 +157,7 @@ class Learner(Descent[Info]):
         self.evaluate, self.keep = self.engine.fused(self._evaluate), self.engine.fused(self._keep)
         self.shuffle = program(self._shuffle)
         self.restart = program(lambda: self.restarts.renew(self.source.pool))
+        self.restart_all = program(lambda: self.restarts.renew(self.source.pool, all_rows=True))
         self.put = self.engine.fused(self._put)
         self.replace_rows = program(self._replace_rows)
         self.update = {n: program(partial(self._update, n)) for n in model.names}
@@ -173,6 +175,7 @@ class Learner(Descent[Info]):
         if not 1 <= length < math.inf:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
         self.faults.look()
+        self.restarts.look(self.step_count)
         self._replace_due(length)
         if self.beside is not None:
             self.beside.go_on(self.rows / self.batch_size / length)  # the share of a pool that an update takes
@@ -185,9 +188,9 @@ class Learner(Descent[Info]):
         return Info(self.step_count, name, self.losses[name].clone(), length)
 
     def kept(self) -> dict[str, Tensor]:
-        parts = {"batch": self.batch, "redrawn": self.redrawn, "held": self.held.masks}
-        parts |= {"truth": self.restarts.truth, "learner": {"ranks": self.ranks}}
-        parts["restarts"] = {"turn": self.restarts.turn, "away": self.restarts.away}
+        parts = {"batch": self.batch, "redrawn": self.redrawn, "truth": self.restarts.truth}
+        parts["learner"] = {"ranks": self.ranks}
+        parts["restarts"] = {name: getattr(self.restarts, name) for name in ("turn", "away", "open")}
         return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
     def counts(self) -> dict[str, Any]:
@@ -209,8 +212,8 @@ class Learner(Descent[Info]):
             return
         if source.left == 0:
             source.fill()
-            for _ in range(self._restarts_due()):
-                self.restart()
+            if self.restarts.wanted:
+                (self.restart if self.step_count else self.restart_all)()
         if self.form == "literal" and self.step_count > 0:
             self.scan.restart()  # or, with some lengths, the same group would always meet the data first
         count = min(int(self.due), source.left)
@@ -223,26 +226,19 @@ class Learner(Descent[Info]):
         self.replace_rows()
         self.due, source.left, self.age = self.due - count, source.left - count, 0
 
-    def _restarts_due(self) -> int:
-        """How many times rows that restart are renewed from a new pool: until all have an example, then once."""
-        return 0 if not self.restarts.wanted else 1 if self.step_count else self.restarts.rounds
-
     @torch.no_grad()
     def _shuffle(self) -> None:
         """Many random orders at once: one sort of many short rows costs hardly more than a sort of one. Rows come in
         the order of exponential waiting times, with their patience as means; if all are alike, any order will do."""
         uniform = torch.rand(self.ranks.shape, generator=self.generator, device=self.model.device)
-        waits = -torch.log1p(-uniform) * self.held.patience
-        waits[:, self.rows :] = torch.inf
+        waits = -torch.log1p(-uniform).clamp(max=-1e-12) * self.patience
         order = waits.argsort(1)
-        alike = self.held.lasting.share == 0 and self.rows == self.batch_size
-        self.ranks.copy_(order if alike else order.argsort(1))
+        self.ranks.copy_(order if self.alike else order.argsort(1))
 
     @torch.no_grad()
     def _replace_rows(self) -> None:
         rank = self.ranks.index_select(0, self.turn).squeeze(0)
         chosen = (rank < self.count) & (self.faults.first[0] < 0)
-        self.held.renew(chosen)
         self.put(chosen, (self.first + rank).clamp(max=self.batch_size - 1))
 
     @torch.no_grad()
@@ -287,17 +283,15 @@ class Learner(Descent[Info]):
 
     @torch.no_grad()
     def _keep(self, name: str, value: Tensor, good: Tensor, loss: Tensor) -> None:
-        """The group's new draw, if all is well, where it is not held, and that it is new."""
+        """The group's new draw, if all is well, where it is not given, and that it is new."""
         former, asked = self.batch[name], self.restarts.asked(name)
-        drawn = self.held.keep(name, torch.where(good, value, former), former)
-        former.copy_(drawn if asked is None else torch.where(wide(asked, drawn), drawn, former))
+        new = good if asked is None else wide(asked & good, former)
+        former.copy_(torch.where(new, value, former))
         self.losses[name].copy_(loss)
         self.faults.clock.add_(1)
         for other, redrawn in self.redrawn.items():
             redrawn[: self.rows].fill_(other == name)
             self.restarts.mark(redrawn, other == name)
-        if name in self.held.masks:
-            self.redrawn[name].logical_and_(~self.held.masks[name])
         self.restarts.go_on(name, good)
 
     @torch.no_grad()

@@ -20,6 +20,9 @@ as attributes. When x_i has had its turn, and been redrawn, there are three ways
   the way back to the start as well, as often as they come near to data. When half of all chains began at a start,
   pictures of faces grew blurred with the sweeps (FID 38 after 30, 59 after 100).
 
+Chains of questions may also begin at data, where no group gives way: conditionals that are not quite consistent have
+other limits under a clamp than the free chain has given the same.
+
 The examples are some that other rows learn from as well: this costs rows of the batch, and no data.
 """
 
@@ -27,7 +30,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,24 +43,31 @@ from paracond.state import InputError, State
 
 @dataclass(frozen=True)
 class Restart:
-    """A `share` of the batch begins with group `name` from its start, given the part that `hold` keeps.
+    """A `share` of the batch begins with group `name` from its start, given the part that `hold` keeps; or, with no
+    name, as examples are.
 
-    Without one, u is given all of x_i, but `doubt` times as many coordinates count as one as in questions (see
+    Without a `hold`, u is given all of x_i, but `doubt` times as many coordinates count as one as in questions (see
     `redundancy` in `networks.starts`): the more, the less x_i' shows of x_i. What comes `then` is said above. Rows stay
     for so many `times` the chain length n. `weight` is that of x_i where it learns its example: given what others drew
-    from x_i' it is far from sure, and a noise that it learns for all rows would grow.
+    from x_i' it is far from sure, and a noise that it learns for all rows would grow. Examples are taken as they come,
+    or at rates `prefer(examples)`, such as more often where what is given is rare. In the first `after` updates rows
+    begin at data: before latents say much, what they are to be given x_i' is only noise to them.
     """
 
     share: float
-    name: str
+    name: str | None
     hold: Hold | None = None
     doubt: float = 1.0
     given: Sequence[str] = ()
     then: str = "learn"
     times: float = 2.0
     weight: float = 1.0
+    prefer: Callable[[State], Tensor] | None = None
+    after: int = 0
 
     def __post_init__(self) -> None:
+        if self.name is None and (self.then != "on" or self.hold is not None):
+            raise InputError("where no group restarts, there is no part to hold, and then='on'")
         if not 0 <= self.weight < math.inf:
             raise InputError(f"weight must be at least 0, found {self.weight}")
         if self.then not in ("learn", "home", "on"):
@@ -82,6 +92,7 @@ class Restarts:
         self.truth = {name: torch.zeros_like(batch[name][self.first :]) for name in model.names} if wanted else {}
         self.away = torch.zeros(sum(counts), dtype=torch.bool, device=device)
         self.turn = torch.zeros((), dtype=torch.long, device=device)
+        self.open = torch.zeros(len(wanted), dtype=torch.bool, device=device)  # which kinds begin at the start by now
         self.blocks = [slice(end - count, end) for count, end in zip(counts, itertools.accumulate(counts), strict=True)]
 
     def _check(self) -> None:
@@ -89,53 +100,58 @@ class Restarts:
         if any(not share >= 0 for share in shares) or sum(shares) > 1 + 1e-9:
             raise InputError(f"the shares of restarts must be at least 0, and at most 1 together, found {shares}")
         for each in self.wanted:
-            if each.name not in self.model.names or self.model.conditional(each.name).start is None:
+            start = each.name in self.model.names and self.model.conditional(each.name).start is not None
+            if each.name is not None and not start:
                 raise InputError(f"{each.name!r} cannot restart: it is no group of the model with a start")
             unknown = [name for name in each.given if name not in self.model.names or name == each.name]
             if unknown:
                 raise InputError(f"{unknown[0]!r} cannot be given where {each.name!r} restarts: it is no other group")
 
     @torch.no_grad()
-    def renew(self, pool: State) -> None:
+    def renew(self, pool: State, all_rows: bool = False) -> None:
         """Some rows of each kind, the oldest, take examples of a new pool: a part 1 / times of them, or, where that is
-        less than one, one of them every so often."""
+        less than one, one of them every so often; or all rows do, at first."""
         taken = 0
         for each, block in self._kinds():
-            count, every = self._pace(each, block)
-            due = self.turn % every == 0
-            place = (self.turn // every * count + torch.arange(count, device=self.turn.device)) % (
-                block.stop - block.start
-            )
-            state = {name: value[taken : taken + count] for name, value in pool.items()}
-            self._put(each, block.start + place, state, due)
+            rows = block.stop - block.start
+            count, every = (rows, 1) if all_rows else (math.ceil(rows / each.times), max(1, round(each.times / rows)))
+            place = (self.turn // every * count + torch.arange(count, device=self.turn.device)) % rows
+            chosen = self._chosen(each, pool, taken, count)
+            state = {name: value[chosen] for name, value in pool.items()}
+            self._put(each, block.start + place, state, self.turn % every == 0, self.open[self.wanted.index(each)])
             taken += count
         self.turn.add_(1)
 
-    def _put(self, each: Restart, rows: Tensor, state: State, due: Tensor) -> None:
+    def _chosen(self, each: Restart, pool: State, first: int, count: int) -> Tensor | slice:
+        """Rows of the pool: the next ones, or those with the shortest waiting times at the rates preferred."""
+        if each.prefer is None:
+            return slice(first, first + count)
+        uniform = torch.rand(self.size, generator=self.generator, device=self.turn.device)
+        return (-torch.log1p(-uniform) / each.prefer(pool)).topk(count, largest=False).indices
+
+    def _put(self, each: Restart, rows: Tensor, state: State, due: Tensor, open: Tensor) -> None:
         """These examples in the place of rows, if that is due."""
-        begun = self.model.restart(each.name, state, self._mask(each, state), self.generator, each.doubt)
-        for name, value in state.items():
-            start = begun.to(value.dtype) if name == each.name else value
-            for buffer, at, new in ((self.batch, self.first + rows, start), (self.truth, rows, value)):
-                if name in buffer:
-                    buffer[name].index_copy_(0, at, torch.where(due, new, buffer[name][at]))
-        self.away.index_copy_(0, rows, self.away[rows] | due)
+        begun = dict(state)
+        if each.name is not None:
+            value, mask = state[each.name], self._mask(each, state)
+            drawn = self.model.restart(each.name, state, mask, self.generator, each.doubt)
+            begun[each.name] = torch.where(open, drawn.to(value.dtype), value)
+        for buffers, at, new in ((self.batch, self.first + rows, begun), (self.truth, rows, state)):
+            for name, buffer in buffers.items():
+                buffer.index_copy_(0, at, torch.where(due, new[name], buffer[at]))
+        away = open & (each.name is not None)
+        self.away.index_copy_(0, rows, torch.where(due, away, self.away[rows]))
 
-    def _pace(self, each: Restart, block: slice) -> tuple[int, int]:
-        """How many rows of a kind are new at a time, and with every which pool."""
-        rows = block.stop - block.start
-        return math.ceil(rows / each.times), max(1, round(each.times / rows))
-
-    @property
-    def rounds(self) -> int:
-        """How many times `renew` must be called until all rows have an example."""
-        paces = [(block.stop - block.start, *self._pace(each, block)) for each, block in self._kinds()]
-        return max((-(-rows // count) * every for rows, count, every in paces), default=0)
+    def look(self, step: int) -> None:
+        """Whether any kind begins at its start from this update on."""
+        for k, each in enumerate(self.wanted):
+            if step == each.after:
+                self.open[k].fill_(True)
 
     def _mask(self, each: Restart, state: State) -> Tensor | None:
-        value = state[each.name]
-        if each.hold is None:
+        if each.hold is None or each.name is None:
             return None
+        value = state[each.name]
         return wide(each.hold(len(value), self.generator, value.device), value).expand_as(value)
 
     def target(self, name: str) -> Tensor:

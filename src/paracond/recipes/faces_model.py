@@ -13,8 +13,8 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
 - all examples are seen mirrored half of the time, and half of them moved by a pixel or two; a condition says which, so
   that what is generated stays in its place;
 - a start for c, and one for x given c (`networks.starts`), where chains begin;
-- half of the batch are chains that last (`lasting`), or pictures would grow garish within 100 sweeps; and half of the
-  examples begin with their image, or a part of it, from the start (`restarts`);
+- half of the chains last (`lasting`), or pictures would grow garish within 100 sweeps; and some rows begin with their
+  image, or a part of it, from the start (`restarts`);
 - networks are residual and work on patches (`networks.pyramid`).
 """
 
@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 import paracond as pc
 from paracond.datasets.faces import LABELS, SIZE
@@ -34,7 +35,7 @@ from paracond.state import InputError
 ATTRIBUTES = 40
 SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
 #: Which rows of the batch begin at the start of images (see `restarts_of`).
-RESTARTS = {"whole": 0.1, "question": 0.1, "square": 0.08, "pixels": 0.03}
+RESTARTS = {"whole": 0.06, "question": 0.12, "square": 0.08, "pixels": 0.02}
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -62,28 +63,28 @@ class Design:
     """directions of the starts of x and c (0: chains begin at random)"""
     redundancy: float = 32.0
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
-    alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.3, "s": 0.18, "c": 0.2, "y": 0.24, "z": 0.08})
+    alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (3.0, 6.0)
     """at the start and at the end of training"""
     lasting: tuple[float, float] | None = (0.5, 150.0)
     """share of the batch whose chains last so many times longer (see `lasting`)"""
-    holds: Mapping[str, float] = field(default_factory=dict)
-    """how many of these hold what: attributes, segmentations, or all of the image but a square"""
     restarts: Mapping[str, float] = field(default_factory=lambda: dict(RESTARTS))
-    """how many examples begin with their image from its start: all of it, a square, or pixels (see `restarts`)"""
+    """shares of the batch that begin with their image, or a part of it, from its start (see `restarts_of`)"""
     doubt: float = 16.0
     """how much less is known of an image that is drawn anew as a whole"""
+    restart_after: float = 0.4
+    """share of the updates after which this begins"""
     completion_steps: int = 2
     warm: bool = False
     """completion goes on where it stopped when an example comes round again"""
     beside: bool = True
     """completion runs beside training, on a stream of its own"""
-    batch_size: int = 128
+    batch_size: int = 160
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
     average: float = 0.9998
-    updates: int = 60_000
+    updates: int = 75_000
     segmented_share: float = 0.3
     """faces with segmentations are repeated until they make up this share"""
     mirrored: bool = True
@@ -179,8 +180,8 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         model,
         balanced(data, design.segmented_share, "s"),
         chain_length=pc.schedules.linear(*design.chain_length, design.updates),
-        lasting=lasting_of(design),
-        restarts=restarts_of(design),
+        lasting=None if design.lasting is None else pc.Lasting(*design.lasting),
+        restarts=restarts_of(design, data, engine.device),
         completion_steps=design.completion_steps,
         warm=[*missing, "y", "z"] if design.warm else (),
         beside=design.beside,
@@ -198,25 +199,26 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
     return learner
 
 
-def lasting_of(design: Design) -> pc.Lasting | None:
-    if design.lasting is None:
-        return None
-    parts: dict[str, dict[str, pc.holds.Hold]] = {
-        "attributes": {"c": pc.holds.whole},
-        "segmentation": {"s": pc.holds.whole},
-        "square": {"x": SQUARE},
-    }
-    return pc.Lasting(*design.lasting, [(weight, parts[name]) for name, weight in design.holds.items()])
+def restarts_of(design: Design, data: pc.Data, device: torch.device | str) -> list[pc.Restart]:
+    """Images from nothing, given attributes, some of which go on as chains of questions; chains given attributes that
+    begin at data; and images of which a part is seen. Where attributes are given, faces are chosen by the rarest that
+    they have, as often as it is rare."""
+    known = data.state["c"][data.mask["c"].all(1)].to(device)  # there already: no copies where this is recorded
+    frequency = (known.sum(0) + 1) / (len(known) + 2)
 
+    def rare(state: pc.State) -> Tensor:
+        return (1 + state["c"] / frequency).amax(1)
 
-def restarts_of(design: Design) -> list[pc.Restart]:
+    told: dict = {"given": ("c",), "prefer": rare}
     kinds: dict[str, dict] = {
-        "whole": {"doubt": design.doubt, "given": ("c",), "then": "home"},
-        "question": {"doubt": design.doubt, "given": ("c",), "then": "on", "times": 150.0},
-        "square": {"hold": SQUARE},
-        "pixels": {"hold": pc.holds.Scattered(SIZE, 0.3, 0.7)},
+        "whole": {"name": "x", "doubt": design.doubt, **told, "then": "home"},
+        "question": {"name": "x", "doubt": design.doubt, **told, "then": "on", "times": 150.0},
+        "told": {"name": None, **told, "then": "on", "times": 150.0},
+        "square": {"name": "x", "hold": SQUARE},
+        "pixels": {"name": "x", "hold": pc.holds.Scattered(SIZE, 0.3, 0.7)},
     }
-    return [pc.Restart(share, "x", **kinds[name]) for name, share in design.restarts.items()]
+    after = round(design.restart_after * design.updates)
+    return [pc.Restart(share, after=after, **kinds[name]) for name, share in design.restarts.items()]
 
 
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:
