@@ -63,6 +63,18 @@ def test_the_same_random_numbers_drive_both_chains():
     assert torch.equal(off["u"], on["u"]) and not torch.equal(off["u"][0], off["u"][1])
 
 
+def test_of_several_pairs_the_one_is_shown_that_the_model_believes():
+    model, tries = tiny(), 5
+    off, on = tasks.switched(model, attributes(3), 15, sweeps=1, seed=5, tries=tries)
+    every = tasks.switched(model, attributes(3).repeat_interleave(tries, 0), 15, sweeps=1, seed=5)
+    believed = [model("c", state).mean[:, 15] for state in every]
+    agreed = ((1 - believed[0]) * believed[1]).view(3, tries)
+    assert len(set(agreed.argmax(1).tolist())) > 1  # or the first would do
+    for k, best in enumerate(agreed.argmax(1).tolist()):
+        for found, all_of_them in ((off, every[0]), (on, every[1])):
+            assert all(torch.equal(found[name][k], all_of_them[name][tries * k + best]) for name in found)
+
+
 class Alone(pc.Conditional):
     """N(0, 0.1^2), whatever else there is."""
 

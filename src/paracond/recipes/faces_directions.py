@@ -187,6 +187,17 @@ def switching(session: Session, model: pc.JointModel) -> None:
         session.show(
             f"{name} off and on", "All else equal (fig:celeba_cond).", pictures.switch(shown[0], shown[1], name)
         )
+    if SWITCHED[0] in session.names:
+        chosen_pairs(session, model, judge, attributes[: len(attributes) // 4])
+
+
+def chosen_pairs(session: Session, model: pc.JointModel, judge: baselines.Judge, attributes: Tensor) -> None:
+    """Of several pairs, those that the model itself believes."""
+    tries, index = session.most(8, 2), session.names.index(SWITCHED[0])
+    off, on = tasks.switched(model, attributes, index, session.most(100, 2), tries=tries)
+    value = baselines.switch_success(judge, tasks.shown(model, off), tasks.shown(model, on), index)
+    about = f"{len(attributes)} pairs, each of {tries} the one in which the model itself is surest to see {SWITCHED[0]}"
+    session.add("switch_success_chosen", value, "higher", about)
 
 
 def other_factors(session: Session, model: pc.JointModel) -> None:
