@@ -140,6 +140,22 @@ def test_the_group_itself_counts_less_where_it_learns_its_example(weight):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_what_is_seen_of_a_group_stays_and_is_not_learned(device):
+    """x is redrawn inside the square alone, and learns its example there alone."""
+    model, learner = on_the_way(12, [pc.Restart(0.5, "x", AroundASquare(4, 2, 3))], device=device)
+    learner.learns_start["x"] = False
+    learner.step()
+    seen, truth, before = learner.restarts.known["x"], learner.restarts.truth["x"], learner.batch["x"].clone()
+    assert set((~seen).flatten(1).sum(1).tolist()) <= {4, 9}
+    scores = model("x", learner.batch).scores(torch.cat([before[:6], truth]))
+    expected = -(scores[:6].sum() + scores[6:][~seen].sum()) / 12
+    assert float(learner.evaluate("x")[1].detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
+    learner.step()
+    assert torch.equal(learner.batch["x"][6:][seen], truth[seen])
+    assert not (learner.batch["x"][6:] == before[6:])[~seen].any() and not (learner.batch["x"][:6] == before[:6]).any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_at_home_a_row_is_its_example_and_learns_as_a_chain(device):
     """Until x has had its turn c is given; then all are the example, nothing of it is new, and c learns again."""
     _, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",), then="home")], device=device)

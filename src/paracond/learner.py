@@ -188,7 +188,12 @@ class Learner(Descent[Info]):
         return Info(self.step_count, name, self.losses[name].clone(), length)
 
     def kept(self) -> dict[str, Tensor]:
-        parts = {"batch": self.batch, "redrawn": self.redrawn, "truth": self.restarts.truth}
+        parts = {
+            "batch": self.batch,
+            "redrawn": self.redrawn,
+            "truth": self.restarts.truth,
+            "known": self.restarts.known,
+        }
         parts["learner"] = {"ranks": self.ranks}
         parts["restarts"] = {name: getattr(self.restarts, name) for name in ("turn", "away", "open")}
         return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
@@ -270,11 +275,10 @@ class Learner(Descent[Info]):
         with self.engine.precision():
             distribution = model(name, self.batch)
         scores = distribution.scores(restarts.target(name))
-        kept, weights = scores, restarts.weights(name)
-        if self.skip_redrawn:
-            kept = torch.where(_like(self.redrawn[name], scores), 0, kept)
-        if weights is not None:
-            kept = kept * wide(weights, kept).to(kept.dtype)
+        weights = restarts.weights(name)
+        kept = scores if weights is None else scores * wide(weights, scores).to(scores.dtype)
+        for left_out in (self.redrawn[name] if self.skip_redrawn else None, restarts.held(name)):
+            kept = kept if left_out is None else torch.where(_like(left_out, scores), 0, kept)
         objective = -kept.sum() / self.batch_size
         start = model.start_score(name, restarts.targets()) if self.learns_start[name] else None
         if start is not None:
@@ -283,10 +287,9 @@ class Learner(Descent[Info]):
 
     @torch.no_grad()
     def _keep(self, name: str, value: Tensor, good: Tensor, loss: Tensor) -> None:
-        """The group's new draw, if all is well, where it is not given, and that it is new."""
-        former, asked = self.batch[name], self.restarts.asked(name)
-        new = good if asked is None else wide(asked & good, former)
-        former.copy_(torch.where(new, value, former))
+        """The group's new draw, if all is well, where it is not known, and that it is new."""
+        former, held = self.batch[name], self.restarts.held(name)
+        former.copy_(torch.where(good if held is None else good & ~held, value, former))
         self.losses[name].copy_(loss)
         self.faults.clock.add_(1)
         for other, redrawn in self.redrawn.items():
@@ -314,7 +317,7 @@ class Learner(Descent[Info]):
 
 
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:
-    """Flags per coordinate, or per row for a family that scores its coordinates together."""
+    """Flags per coordinate, or per row (all of it) for a family that scores its coordinates together."""
     return redrawn if redrawn.shape == scores.shape else redrawn.reshape(len(scores), -1).all(1)
 
 

@@ -8,9 +8,9 @@ given way to
     x_i' ~ p_0(x_i' | u, x_-i),         u ~ p_0(u | x_i, x_-i).
 
 Groups are redrawn as in any chain, given x_i' at first; but what each of them learns, in the place of what it was
-before, is the example. What a question knows (`given`) is neither redrawn nor learned. So every conditional learns the
-way from a start to the data it may stand for, and what x_i' does not show must be taken from what else is known, such
-as attributes. When x_i has had its turn, and been redrawn, there are three ways on:
+before, is the example. What a question knows (x_K, and groups that are `given`) is neither redrawn nor learned. So
+every conditional learns the way from a start to the data it may stand for, and what x_i' does not show must be taken
+from what else is known, such as attributes. When x_i has had its turn, and been redrawn, there are three ways on:
 
 - "learn" the example, until another takes its place. This leads to the mean of what a start may stand for, within a few
   sweeps: right where that is the question, as in a hidden part of an image, and too blurred to be generated;
@@ -79,7 +79,7 @@ class Restart:
 
 class Restarts:
     """The last rows of the running batch, from `first` on, began at a start: tensors that stay where they are. `truth`
-    are their examples, `away` says which of them learn these."""
+    are their examples, `known` is what their questions know of these, `away` says which rows learn them."""
 
     def __init__(self, model: JointModel, wanted: Sequence[Restart], batch: State, generator: torch.Generator):
         self.model, self.wanted, self.generator, self.batch = model, tuple(wanted), generator, batch
@@ -89,11 +89,18 @@ class Restarts:
         self.size, self.first = size, size - sum(counts)
         if self.first < 1:
             raise InputError(f"restarts leave no row of {size} for chains that begin at data")
+        self.blocks = [slice(end - count, end) for count, end in zip(counts, itertools.accumulate(counts), strict=True)]
         self.truth = {name: torch.zeros_like(batch[name][self.first :]) for name in model.names} if wanted else {}
+        parts = {name for each in wanted for name in (*each.given, each.name if each.hold else None)}
+        self.known = {
+            name: torch.zeros_like(self.truth[name], dtype=torch.bool) for name in self.truth if name in parts
+        }
         self.away = torch.zeros(sum(counts), dtype=torch.bool, device=device)
+        self.asks = torch.zeros_like(self.away)  # chains of questions, to their end
+        for each, block in self._kinds():
+            self.asks[block] = each.then == "on"
         self.turn = torch.zeros((), dtype=torch.long, device=device)
         self.open = torch.zeros(len(wanted), dtype=torch.bool, device=device)  # which kinds begin at the start by now
-        self.blocks = [slice(end - count, end) for count, end in zip(counts, itertools.accumulate(counts), strict=True)]
 
     def _check(self) -> None:
         shares = [each.share for each in self.wanted]
@@ -132,11 +139,14 @@ class Restarts:
     def _put(self, each: Restart, rows: Tensor, state: State, due: Tensor, open: Tensor) -> None:
         """These examples in the place of rows, if that is due."""
         begun = dict(state)
+        known = {name: torch.full_like(mask[rows], name in each.given) for name, mask in self.known.items()}
         if each.name is not None:
             value, mask = state[each.name], self._mask(each, state)
             drawn = self.model.restart(each.name, state, mask, self.generator, each.doubt)
             begun[each.name] = torch.where(open, drawn.to(value.dtype), value)
-        for buffers, at, new in ((self.batch, self.first + rows, begun), (self.truth, rows, state)):
+            known |= {} if mask is None else {each.name: mask}
+        here = self.first + rows
+        for buffers, at, new in ((self.batch, here, begun), (self.truth, rows, state), (self.known, rows, known)):
             for name, buffer in buffers.items():
                 buffer.index_copy_(0, at, torch.where(due, new[name], buffer[at]))
         away = open & (each.name is not None)
@@ -165,26 +175,23 @@ class Restarts:
     def targets(self) -> State:
         return {name: self.target(name) for name in self.batch}
 
-    def asked(self, name: str) -> Tensor | None:
-        """Rows, Bool, in which `name` is not given; None if that is all of them."""
-        if not any(name in each.given for each in self.wanted):
+    def held(self, name: str) -> Tensor | None:
+        """Where questions know `name`, Bool `[batch, ...]`; None if none does."""
+        if name not in self.known:
             return None
-        known = torch.zeros_like(self.away)
-        for each, block in self._kinds():
-            if name in each.given:
-                known[block] = True if each.then == "on" else self.away[block]
-        return torch.cat([torch.ones_like(self.turn, dtype=torch.bool).expand(self.first), ~known])
+        known = self.known[name]
+        found = known & wide(self.away | self.asks, known)
+        return torch.cat([torch.zeros_like(found[:1]).expand(self.first, *found.shape[1:]), found])
 
     def weights(self, name: str) -> Tensor | None:
         """How much each row counts where `name` learns; None if all count in full."""
-        asked, found = self.asked(name), torch.ones_like(self.away, dtype=torch.float32)
         lighter = [(each, block) for each, block in self._kinds() if each.name == name and each.weight != 1]
-        if asked is None and not lighter:
+        if not lighter:
             return None
+        found = torch.ones_like(self.away, dtype=torch.float32)
         for each, block in lighter:
             found[block] = torch.where(self.away[block], each.weight, 1.0)
-        found = torch.cat([found.new_ones(1).expand(self.first), found])
-        return found if asked is None else found * asked
+        return torch.cat([found.new_ones(1).expand(self.first), found])
 
     def mark(self, redrawn: Tensor, new: bool) -> None:
         """Whether a group is new in these rows; nothing is where they learn their examples."""
