@@ -128,17 +128,6 @@ def test_what_is_given_is_neither_redrawn_nor_learned_on_the_way():
     assert float(learner.evaluate("x")[1].detach()) != 0
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.25])
-def test_the_group_itself_counts_less_where_it_learns_its_example(weight):
-    model, learner = on_the_way(restarts=[pc.Restart(0.5, "x", weight=weight)])
-    learner.learns_start["x"] = False
-    learner.step()
-    state, truth = learner.batch, learner.restarts.truth
-    scores = model("x", state).log_prob(torch.cat([state["x"][:6], truth["x"]]))
-    expected = -(scores[:6].sum() + weight * scores[6:].sum()) / 12
-    assert float(learner.evaluate("x")[1].detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_is_seen_of_a_group_stays_and_is_not_learned(device):
     """x is redrawn inside the square alone, and learns its example there alone."""
@@ -307,8 +296,6 @@ def test_doubt_and_times_are_at_least_one(what):
 
 
 def test_what_comes_then():
-    with pytest.raises(pc.InputError, match=r"weight must be at least 0, found -1\.0"):
-        pc.Restart(0.5, "x", weight=-1.0)
     with pytest.raises(pc.InputError, match="where no group restarts, there is no part to hold, and then='on'"):
         pc.Restart(0.5, None)
     with pytest.raises(pc.InputError, match="what comes then must be 'learn', 'home' or 'on', found 'stay'"):

@@ -275,8 +275,7 @@ class Learner(Descent[Info]):
         with self.engine.precision():
             distribution = model(name, self.batch)
         scores = distribution.scores(restarts.target(name))
-        weights = restarts.weights(name)
-        kept = scores if weights is None else scores * wide(weights, scores).to(scores.dtype)
+        kept = scores
         for left_out in (self.redrawn[name] if self.skip_redrawn else None, restarts.held(name)):
             kept = kept if left_out is None else torch.where(_like(left_out, scores), 0, kept)
         objective = -kept.sum() / self.batch_size

@@ -48,10 +48,9 @@ class Restart:
 
     Without a `hold`, u is given all of x_i, but `doubt` times as many coordinates count as one as in questions (see
     `redundancy` in `networks.starts`): the more, the less x_i' shows of x_i. What comes `then` is said above. Rows stay
-    for so many `times` the chain length n. `weight` is that of x_i where it learns its example: given what others drew
-    from x_i' it is far from sure, and a noise that it learns for all rows would grow. Examples are taken as they come,
-    or at rates `prefer(examples)`, such as more often where what is given is rare. In the first `after` updates rows
-    begin at data: before latents say much, what they are to be given x_i' is only noise to them.
+    for so many `times` the chain length n. Examples are taken as they come, or at rates `prefer(examples)`: more often
+    where what is given is rare, for example. In the first `after` updates rows begin at data: before latents say much,
+    what they are to be given x_i' is only noise to them.
     """
 
     share: float
@@ -61,15 +60,12 @@ class Restart:
     given: Sequence[str] = ()
     then: str = "learn"
     times: float = 2.0
-    weight: float = 1.0
     prefer: Callable[[State], Tensor] | None = None
     after: int = 0
 
     def __post_init__(self) -> None:
         if self.name is None and (self.then != "on" or self.hold is not None):
             raise InputError("where no group restarts, there is no part to hold, and then='on'")
-        if not 0 <= self.weight < math.inf:
-            raise InputError(f"weight must be at least 0, found {self.weight}")
         if self.then not in ("learn", "home", "on"):
             raise InputError(f"what comes then must be 'learn', 'home' or 'on', found {self.then!r}")
         for what, found in (("doubt", self.doubt), ("times", self.times)):
@@ -182,16 +178,6 @@ class Restarts:
         known = self.known[name]
         found = known & wide(self.away | self.asks, known)
         return torch.cat([torch.zeros_like(found[:1]).expand(self.first, *found.shape[1:]), found])
-
-    def weights(self, name: str) -> Tensor | None:
-        """How much each row counts where `name` learns; None if all count in full."""
-        lighter = [(each, block) for each, block in self._kinds() if each.name == name and each.weight != 1]
-        if not lighter:
-            return None
-        found = torch.ones_like(self.away, dtype=torch.float32)
-        for each, block in lighter:
-            found[block] = torch.where(self.away[block], each.weight, 1.0)
-        return torch.cat([found.new_ones(1).expand(self.first), found])
 
     def mark(self, redrawn: Tensor, new: bool) -> None:
         """Whether a group is new in these rows; nothing is where they learn their examples."""
