@@ -84,6 +84,8 @@ class Design:
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
     average: float = 0.9998
+    decay: Mapping[str, float] = field(default_factory=lambda: {"c": 0.05, "s": 0.05})
+    """decoupled weight decay: what is read off few known faces is soon learned by heart"""
     updates: int = 75_000
     segmented_share: float = 0.3
     """faces with segmentations are repeated until they make up this share"""
@@ -114,6 +116,7 @@ PAPER = Design(
     learning_rate=1e-4,
     last_learning_rate=1e-4,
     average=0.999,
+    decay={},
     updates=470_000,
     segmented_share=0.0,
     mirrored=False,
@@ -187,7 +190,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         beside=design.beside,
         batch_size=design.batch_size,
         learning_rate=pc.schedules.cosine(design.learning_rate, design.last_learning_rate, design.updates),
-        optimiser=adam,
+        optimiser=lambda name, parameters: adam(name, parameters, design.decay.get(name, 0.0)),
         average=design.average,
         augment=augmentation(design, engine.device),
         engine=engine,

@@ -176,9 +176,9 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
     return learner
 
 
-def adam(name: str, parameters) -> torch.optim.Optimizer:
+def adam(name: str, parameters, decay: float = 0.0) -> torch.optim.Optimizer:
     # A shorter memory of squared gradients: the states that a conditional learns from move while it learns.
-    return torch.optim.Adam(parameters, betas=(0.9, 0.99), fused=True)
+    return torch.optim.AdamW(parameters, betas=(0.9, 0.99), weight_decay=decay, fused=True)
 
 
 def balanced(data: pc.Data, share: float, name: str = "c") -> pc.Data:
