@@ -35,7 +35,7 @@ from paracond.state import InputError
 ATTRIBUTES = 40
 SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
 #: Which rows of the batch begin at the start of images (see `restarts_of`).
-RESTARTS = {"whole": 0.07, "square": 0.06, "pixels": 0.02}
+RESTARTS = {"whole": 0.07, "square": 0.08, "pixels": 0.02}
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -65,7 +65,7 @@ class Design:
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
     """how often each group is chosen in learning"""
-    chain_length: tuple[float, float] = (3.0, 6.0)
+    chain_length: tuple[float, float] = (2.5, 5.0)
     """at the start and at the end of training"""
     lasting: tuple[float, float] | None = (0.5, 150.0)
     """share of the batch whose chains last so many times longer (see `lasting`)"""
