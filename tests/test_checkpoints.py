@@ -123,9 +123,9 @@ OPTIONS = [
     ]
 ]
 RESTARTS = [
-    pc.Restart(0.25, "x", then="home", given=["c"], prefer=lambda state: 1.0 + state["c"]),
+    pc.Restart(0.25, "x", home=True, given=["c"], prefer=lambda state: 1.0 + state["c"]),
     pc.Restart(0.125, "x", after=9),
-    pc.Restart(0.125, None, given=["c"], then="on", times=30.0),
+    pc.Restart(0.125, "x", given=["c"], times=30.0),
 ]
 OPTIONS += [
     {"warm": ["c", "z"], "completion_steps": 2},

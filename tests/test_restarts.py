@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from helpers import DEVICES, assert_fits, assert_mean, random_joint, table_model
-from test_learner import SHAPE, sample, still
+from helpers import DEVICES, assert_mean
+from test_learner import still
 
 import paracond as pc
 from paracond.holds import AroundASquare
@@ -96,9 +96,9 @@ def test_rows_begin_with_an_example_whose_group_is_drawn_anew(device):
     assert {tuple(row.tolist()) for row in learner.batch["x"][:first].flatten(1)} <= known
 
 
-def test_on_the_way_all_learn_the_example():
-    """c learns its true value given x', x its own given the c that was drawn, c again given the x that was drawn; rows
-    that begin at data learn what each group was before."""
+def test_on_the_way_others_learn_the_example():
+    """c learns its true value given x', and again given the x that was drawn; x is only held against its own, given the
+    c that was drawn; rows that begin at data learn what each group was before."""
     model, learner = on_the_way(restarts=[pc.Restart(0.5, "x")])
     state, truth = None, learner.restarts.truth
     for name in ("c", "x", "c"):
@@ -129,15 +129,15 @@ def test_what_is_given_is_neither_redrawn_nor_learned_on_the_way():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_is_seen_of_a_group_stays_and_is_not_learned(device):
-    """x is redrawn inside the square alone, and learns its example there alone."""
+def test_what_is_seen_of_a_group_stays_and_a_group_does_not_learn_on_its_own_way(device):
+    """x is redrawn inside the square alone, and learns from the rows at home alone."""
     model, learner = on_the_way(12, [pc.Restart(0.5, "x", AroundASquare(4, 2, 3))], device=device)
     learner.learns_start["x"] = False
     learner.step()
     seen, truth, before = learner.restarts.known["x"], learner.restarts.truth["x"], learner.batch["x"].clone()
     assert set((~seen).flatten(1).sum(1).tolist()) <= {4, 9}
     scores = model("x", learner.batch).scores(torch.cat([before[:6], truth]))
-    expected = -(scores[:6].sum() + scores[6:][~seen].sum()) / 12
+    expected = -scores[:6].sum() / 12
     assert float(learner.evaluate("x")[1].detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
     learner.step()
     assert torch.equal(learner.batch["x"][6:][seen], truth[seen])
@@ -147,7 +147,7 @@ def test_what_is_seen_of_a_group_stays_and_is_not_learned(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_at_home_a_row_is_its_example_and_learns_as_a_chain(device):
     """Until x has had its turn c is given; then all are the example, nothing of it is new, and c learns again."""
-    _, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",), then="home")], device=device)
+    _, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",), home=True)], device=device)
     truth = learner.restarts.truth
     learner.step()
     assert bool(learner.restarts.away.all()) and not torch.equal(learner.batch["x"][6:], truth["x"])
@@ -159,24 +159,6 @@ def test_at_home_a_row_is_its_example_and_learns_as_a_chain(device):
     assert not torch.equal(learner.batch["c"][6:], truth["c"]) and bool(learner.redrawn["c"][6:].all())
     assert torch.equal(learner.restarts.target("c"), learner.batch["c"])
     assert float(learner.evaluate("c")[1].detach()) == 0
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_who_goes_on_is_a_chain_in_which_what_is_given_stays(device):
-    model, learner = on_the_way(restarts=[pc.Restart(0.5, "x", given=("c",), then="on")], device=device)
-    truth = learner.restarts.truth
-    for _ in range(2):
-        learner.step()
-    assert not learner.restarts.away.any() and not torch.equal(learner.batch["x"][6:], truth["x"])
-    before = {name: value.clone() for name, value in learner.batch.items()}
-    for _ in range(2):
-        info = learner.step()
-        assert torch.equal(learner.batch["c"][6:], truth["c"])
-        if info.variable == "c":
-            assert float(learner.evaluate("c")[1].detach()) == 0  # elsewhere it is new, here it is given
-    before["c"][:6] = learner.batch["c"][:6]
-    expected = -model("x", before).log_prob(before["x"]).mean()  # what it was before
-    assert info.variable == "x" and float(info.loss) == pytest.approx(float(expected.detach()), rel=1e-12)
 
 
 def test_rows_that_last_are_renewed_now_and_then():
@@ -208,33 +190,6 @@ def test_rows_stay_for_some_chain_lengths():
     for rows in changes:
         assert rows in ([0, 1], [2, 3], [4, 5])  # in turn
     assert all(after == [(row + 2) % 6 for row in rows] for rows, after in itertools.pairwise(changes))
-
-
-@pytest.mark.parametrize("given", ["a", "b", None])
-def test_chains_of_questions_have_the_limit_of_the_question(given):
-    """With consistent conditionals of a joint q and rows that are never replaced, those in which a is given tend to
-    p(a) q(b, c | a), p being the data; those in which nothing is to q."""
-    q, p = random_joint(SHAPE, 0), random_joint(SHAPE, 1)
-    model = table_model([q / q.sum(axis, keepdim=True) for axis in range(3)])
-    rows = 8000
-    restart = pc.Restart(0.5, None, given=[given] if given else [], then="on", times=1e9)
-    learner = pc.Learner(
-        model, pc.Data(sample(p, 2 * rows, 2)), chain_length=5, restarts=[restart], batch_size=2 * rows, optimiser=still
-    )
-    learner.step()
-    before = {name: value[rows:].clone() for name, value in learner.batch.items()}
-    for _ in range(60):
-        learner.step()
-    found = {name: value[rows:] for name, value in learner.batch.items()}
-    assert all(torch.equal(found[name], before[name]) == (name == given) for name in "abc")
-    counts = torch.zeros(SHAPE, dtype=torch.float64)
-    counts.index_put_(tuple(found[n] for n in "abc"), torch.tensor(1.0, dtype=torch.float64), accumulate=True)
-    law = q
-    if given:
-        others = [k for k in range(3) if k != "abc".index(given)]
-        own = counts.sum(others, keepdim=True) / rows  # what is given
-        law = own * q / q.sum(others, keepdim=True)
-    assert_fits(counts, law)
 
 
 def test_examples_are_taken_as_preferred():
@@ -279,7 +234,6 @@ def test_chains_that_last_begin_at_data():
         ([pc.Restart(math.nan, "x")], "must be at least 0"),
         ([pc.Restart(0.5, "c")], "'c' cannot restart: it is no group of the model with a start"),
         ([pc.Restart(0.5, "q")], "'q' cannot restart"),
-        ([pc.Restart(0.5, None, given=["q"], then="on")], "'q' cannot be given where None restarts"),
         ([pc.Restart(0.5, "x", given=["q"])], "'q' cannot be given where 'x' restarts"),
         ([pc.Restart(0.5, "x", given=["x"])], "'x' cannot be given where 'x' restarts"),
     ],
@@ -293,13 +247,6 @@ def test_what_cannot_restart(restarts, message):
 def test_doubt_and_times_are_at_least_one(what):
     with pytest.raises(pc.InputError, match=rf"{what} must be at least 1, found 0\.5"):
         pc.Restart(0.5, "x", **{what: 0.5})
-
-
-def test_what_comes_then():
-    with pytest.raises(pc.InputError, match="where no group restarts, there is no part to hold, and then='on'"):
-        pc.Restart(0.5, None)
-    with pytest.raises(pc.InputError, match="what comes then must be 'learn', 'home' or 'on', found 'stay'"):
-        pc.Restart(0.5, "x", then="stay")
 
 
 def test_some_rows_must_begin_at_data():

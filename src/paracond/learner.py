@@ -276,7 +276,7 @@ class Learner(Descent[Info]):
             distribution = model(name, self.batch)
         scores = distribution.scores(restarts.target(name))
         kept = scores
-        for left_out in (self.redrawn[name] if self.skip_redrawn else None, restarts.held(name)):
+        for left_out in (self.redrawn[name] if self.skip_redrawn else None, restarts.unlearned(name)):
             kept = kept if left_out is None else torch.where(_like(left_out, scores), 0, kept)
         objective = -kept.sum() / self.batch_size
         start = model.start_score(name, restarts.targets()) if self.learns_start[name] else None
@@ -294,7 +294,7 @@ class Learner(Descent[Info]):
         for other, redrawn in self.redrawn.items():
             redrawn[: self.rows].fill_(other == name)
             self.restarts.mark(redrawn, other == name)
-        self.restarts.go_on(name, good)
+        self.restarts.go_home(name, good)
 
     @torch.no_grad()
     def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:

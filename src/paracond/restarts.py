@@ -7,21 +7,19 @@ given way to
     x_i' ~ p_0(x_i' | x_K, x_-i),       K being what a question may hold of it, or, where it would hold nothing,
     x_i' ~ p_0(x_i' | u, x_-i),         u ~ p_0(u | x_i, x_-i).
 
-Groups are redrawn as in any chain, given x_i' at first; but what each of them learns, in the place of what it was
-before, is the example. What a question knows (x_K, and groups that are `given`) is neither redrawn nor learned. So
-every conditional learns the way from a start to the data it may stand for, and what x_i' does not show must be taken
-from what else is known, such as attributes. When x_i has had its turn, and been redrawn, there are three ways on:
+Groups are redrawn as in any chain, given x_i' at first; but what each of the others learns, in the place of what it
+was before, is the example. What a question knows (x_K, and groups that are `given`) is neither redrawn nor learned. So
+they learn the way from a start to the data it may stand for, and what x_i' does not show must be taken from what else
+is known, such as attributes. x_i itself learns nothing from this: latents that were drawn given x_i' say little of the
+example, and learning it from them makes x_i blurred and noisy, a state that chains fall into and do not leave. (Small
+models of faces: sigma .097 with it, .094 without; distance of what is drawn 41.3 and 36.9; of pictures of a large one a
+seventh had become brown fog.) When x_i has had its turn, and been redrawn, a row either goes on like this until
+another example takes its place, which is right for a hidden part of an image; or it goes `home`: it is its example
+again, and from then on a chain like any other.
 
-- "learn" the example, until another takes its place. This leads to the mean of what a start may stand for, within a few
-  sweeps: right where that is the question, as in a hidden part of an image, and too blurred to be generated;
-- go "home": the row is its example again, and from then on a chain like any other;
-- go "on": the row is the chain of a question from then on, in which what is given stays. Each group learns what it was
-  before, so that wherever such chains get lost they are called back. They should be few and last long: they learn
-  the way back to the start as well, as often as they come near to data. When half of all chains began at a start,
-  pictures of faces grew blurred with the sweeps (FID 38 after 30, 59 after 100).
-
-Chains of questions may also begin at data, where no group gives way: conditionals that are not quite consistent have
-other limits under a clamp than the free chain has given the same.
+Nor do rows become chains of questions, under whose clamps they would learn, as in any chain, what they were before:
+those that begin at a start learn the way back to it as well, and pictures of faces grew blurred with the sweeps (FID 38
+after 30, 59 after 100); those that begin at data changed little.
 
 The examples are some that other rows learn from as well: this costs rows of the batch, and no data.
 """
@@ -43,31 +41,26 @@ from paracond.state import InputError, State
 
 @dataclass(frozen=True)
 class Restart:
-    """A `share` of the batch begins with group `name` from its start, given the part that `hold` keeps; or, with no
-    name, as examples are.
+    """A `share` of the batch begins with group `name` from its start, given the part that `hold` keeps.
 
     Without a `hold`, u is given all of x_i, but `doubt` times as many coordinates count as one as in questions (see
-    `redundancy` in `networks.starts`): the more, the less x_i' shows of x_i. What comes `then` is said above. Rows stay
+    `redundancy` in `networks.starts`): the more, the less x_i' shows of x_i. Rows stay
     for so many `times` the chain length n. Examples are taken as they come, or at rates `prefer(examples)`: more often
     where what is given is rare, for example. In the first `after` updates rows begin at data: before latents say much,
     what they are to be given x_i' is only noise to them.
     """
 
     share: float
-    name: str | None
+    name: str
     hold: Hold | None = None
     doubt: float = 1.0
     given: Sequence[str] = ()
-    then: str = "learn"
+    home: bool = False
     times: float = 2.0
     prefer: Callable[[State], Tensor] | None = None
     after: int = 0
 
     def __post_init__(self) -> None:
-        if self.name is None and (self.then != "on" or self.hold is not None):
-            raise InputError("where no group restarts, there is no part to hold, and then='on'")
-        if self.then not in ("learn", "home", "on"):
-            raise InputError(f"what comes then must be 'learn', 'home' or 'on', found {self.then!r}")
         for what, found in (("doubt", self.doubt), ("times", self.times)):
             if not 1 <= found < math.inf:
                 raise InputError(f"{what} must be at least 1, found {found}")
@@ -87,14 +80,14 @@ class Restarts:
             raise InputError(f"restarts leave no row of {size} for chains that begin at data")
         self.blocks = [slice(end - count, end) for count, end in zip(counts, itertools.accumulate(counts), strict=True)]
         self.truth = {name: torch.zeros_like(batch[name][self.first :]) for name in model.names} if wanted else {}
-        parts = {name for each in wanted for name in (*each.given, each.name if each.hold else None)}
+        parts = {name for each in wanted for name in (*each.given, *([each.name] if each.hold else []))}
         self.known = {
             name: torch.zeros_like(self.truth[name], dtype=torch.bool) for name in self.truth if name in parts
         }
         self.away = torch.zeros(sum(counts), dtype=torch.bool, device=device)
-        self.asks = torch.zeros_like(self.away)  # chains of questions, to their end
+        self.silent = {each.name: torch.zeros_like(self.away) for each in wanted}  # where a group itself restarts
         for each, block in self._kinds():
-            self.asks[block] = each.then == "on"
+            self.silent[each.name][block] = True
         self.turn = torch.zeros((), dtype=torch.long, device=device)
         self.open = torch.zeros(len(wanted), dtype=torch.bool, device=device)  # which kinds begin at the start by now
 
@@ -104,7 +97,7 @@ class Restarts:
             raise InputError(f"the shares of restarts must be at least 0, and at most 1 together, found {shares}")
         for each in self.wanted:
             start = each.name in self.model.names and self.model.conditional(each.name).start is not None
-            if each.name is not None and not start:
+            if not start:
                 raise InputError(f"{each.name!r} cannot restart: it is no group of the model with a start")
             unknown = [name for name in each.given if name not in self.model.names or name == each.name]
             if unknown:
@@ -136,17 +129,15 @@ class Restarts:
         """These examples in the place of rows, if that is due."""
         begun = dict(state)
         known = {name: torch.full_like(mask[rows], name in each.given) for name, mask in self.known.items()}
-        if each.name is not None:
-            value, mask = state[each.name], self._mask(each, state)
-            drawn = self.model.restart(each.name, state, mask, self.generator, each.doubt)
-            begun[each.name] = torch.where(open, drawn.to(value.dtype), value)
-            known |= {} if mask is None else {each.name: mask}
+        value, mask = state[each.name], self._mask(each, state)
+        drawn = self.model.restart(each.name, state, mask, self.generator, each.doubt)
+        begun[each.name] = torch.where(open, drawn.to(value.dtype), value)
+        known |= {} if mask is None else {each.name: mask}
         here = self.first + rows
         for buffers, at, new in ((self.batch, here, begun), (self.truth, rows, state), (self.known, rows, known)):
             for name, buffer in buffers.items():
                 buffer.index_copy_(0, at, torch.where(due, new[name], buffer[at]))
-        away = open & (each.name is not None)
-        self.away.index_copy_(0, rows, torch.where(due, away, self.away[rows]))
+        self.away.index_copy_(0, rows, torch.where(due, open, self.away[rows]))
 
     def look(self, step: int) -> None:
         """Whether any kind begins at its start from this update on."""
@@ -155,7 +146,7 @@ class Restarts:
                 self.open[k].fill_(True)
 
     def _mask(self, each: Restart, state: State) -> Tensor | None:
-        if each.hold is None or each.name is None:
+        if each.hold is None:
             return None
         value = state[each.name]
         return wide(each.hold(len(value), self.generator, value.device), value).expand_as(value)
@@ -176,23 +167,33 @@ class Restarts:
         if name not in self.known:
             return None
         known = self.known[name]
-        found = known & wide(self.away | self.asks, known)
+        found = known & wide(self.away, known)
         return torch.cat([torch.zeros_like(found[:1]).expand(self.first, *found.shape[1:]), found])
+
+    def unlearned(self, name: str) -> Tensor | None:
+        """Where `name` learns nothing, Bool `[batch, ...]`: where it is known, and on the way from a start of its own;
+        None if it learns everywhere."""
+        held = self.held(name)
+        if name not in self.silent:
+            return held
+        own = self.batch[name]
+        alone = wide(self.silent[name] & self.away, own[self.first :]).expand_as(own[self.first :])
+        alone = torch.cat([torch.zeros_like(own[: self.first], dtype=torch.bool), alone])
+        return alone if held is None else alone | held
 
     def mark(self, redrawn: Tensor, new: bool) -> None:
         """Whether a group is new in these rows; nothing is where they learn their examples."""
         part = redrawn[self.first :]
         part.copy_(wide(~self.away, part).expand_as(part) if new else torch.zeros_like(part))
 
-    def go_on(self, name: str, good: Tensor) -> None:
+    def go_home(self, name: str, good: Tensor) -> None:
         """After a turn of `name`, in which all was well if it is `good`."""
         for each, block in self._kinds():
-            if each.name != name or each.then == "learn":
+            if each.name != name or not each.home:
                 continue
-            if each.then == "home":
-                for other, truth in self.truth.items():
-                    there = self.batch[other][self.first :][block]
-                    there.copy_(torch.where(wide(self.away[block] & good, there), truth[block], there))
+            for other, truth in self.truth.items():
+                there = self.batch[other][self.first :][block]
+                there.copy_(torch.where(wide(self.away[block] & good, there), truth[block], there))
             self.away[block].logical_and_(~good)
 
     def _kinds(self) -> list[tuple[Restart, slice]]:

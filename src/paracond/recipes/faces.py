@@ -26,7 +26,7 @@ from paracond.results import Outcome
 from paracond.state import InputError, at_least
 
 PRESETS = {"best": BEST, "paper": PAPER}
-LOOKS = (60, 180, 420, 900, 1800, 3600)  # seconds of training after which it is measured
+LOOKS = (60, 120, 180, 240, 300, 420, 600, 900, 1800, 3600)  # seconds of training after which it is measured
 
 
 def main(config: Config) -> Outcome:
@@ -74,24 +74,32 @@ def saved(config: Config, device: str) -> pc.JointModel:
 
 
 def trained(session: Session, design: Design) -> pc.JointModel:
-    """The main model, measured while it learns, and kept."""
+    """The main model, measured while it learns. The one that draws best is kept: long trainings may go astray."""
     path = session.config.out / "milestones.json"
     aside = replace(session, test=session.apart)  # test faces are for the end
-    milestones = Milestones(lambda model: progress(aside, model), path, seconds=LOOKS)
+
+    def look(model: pc.JointModel) -> dict[str, float]:
+        found = progress(aside, model)
+        if all(found.get("fid", 0.0) <= earlier.get("fid", 0.0) for earlier in milestones.found):
+            keep(model, session)
+        return found
+
+    milestones = Milestones(look, path, seconds=LOOKS)
     milestones.start(session.config.resume)
     learner = make_learner(design, session.train, session.engine(), session.config.seed)
     train(learner, design.updates, session.config.out / "checkpoint", session, milestones)
     if not milestones.found or milestones.found[-1]["updates"] < learner.step_count:
         milestones.take(learner)
-    session.add("training_minutes", milestones.trained / 60, "lower", f"{learner.step_count:,} updates")
-    names = [name for name in milestones.found[-1] if name not in ("seconds", "updates")]
+    best = min(reversed(milestones.found), key=lambda each: each.get("fid", 0.0))
+    about = f"{learner.step_count:,} updates; kept is the model after {best['updates']:,}, which drew best"
+    session.add("training_minutes", milestones.trained / 60, "lower", about)
+    names = [name for name in ("attribute_accuracy", "f1", "fid") if name in best]
     curve = images_report.curve(milestones.found, PAPER_REPORTS, names)
     session.show(
         "Learning", f"Training faces that were set apart, and the FID of {TRIAL} images, along the training.", curve
     )
     session.details["milestones"] = milestones.found
-    keep(learner.averaged, session)
-    return learner.averaged
+    return pc.JointModel.load(session.config.out / "model").to(session.device)
 
 
 # --- time -------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def reading(session: Session, model: pc.JointModel) -> None:
     faces = session.segmented
     images, truth = faces.state["x"], tasks.masks(model, faces.state["s"])
     hidden = tasks.squares(len(images))
-    sweeps, chains = session.most(5, 2), session.most(32, 2)
+    sweeps, chains = session.most(3, 2), session.most(64, 2)
     whole = tasks.segmentation_of(model, images, sweeps=session.most(20, 2))
     part = tasks.segment(model, images, ~hidden, sweeps=sweeps, chains=chains)
     value, absent = tasks.mean_f1(whole, truth)

@@ -52,7 +52,7 @@ class Design:
     scale: str = "learned"
     """of x (see `Real`)"""
     kind: str = "residual"
-    widths: Mapping[str, int] = field(default_factory=lambda: {"x": 64, "s": 32, "c": 32, "y": 32, "z": 16})
+    widths: Mapping[str, int] = field(default_factory=lambda: {"x": 64, "s": 32, "c": 40, "y": 32, "z": 16})
     most: Mapping[str, int] = field(default_factory=lambda: {"x": 224, "s": 160, "c": 128, "y": 128, "z": 64})
     """channels at the lowest resolutions"""
     blocks: int = 1
@@ -83,10 +83,10 @@ class Design:
     batch_size: int = 160
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
-    average: float = 0.9998
-    decay: Mapping[str, float] = field(default_factory=lambda: {"c": 0.05, "s": 0.05})
+    average: float = 0.9995
+    decay: Mapping[str, float] = field(default_factory=lambda: {"c": 0.1, "s": 0.05})
     """decoupled weight decay: what is read off few known faces is soon learned by heart"""
-    updates: int = 75_000
+    updates: int = 60_000
     segmented_share: float = 0.3
     """faces with segmentations are repeated until they make up this share"""
     mirrored: bool = True
@@ -203,25 +203,24 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
 
 
 def restarts_of(design: Design, data: pc.Data, device: torch.device | str) -> list[pc.Restart]:
-    """Images from nothing, given attributes, some of which go on as chains of questions; chains given attributes that
-    begin at data; and images of which a part is seen. Where attributes are given, faces are chosen by the rarest that
-    they have, as often as it is rare."""
+    """Images from nothing, given attributes; and images of which a part is seen. Where attributes are given, faces are
+    chosen by the rarest that they have, as often as it is rare."""
     known = data.state["c"][data.mask["c"].all(1)].to(device)  # there already: no copies where this is recorded
     frequency = (known.sum(0) + 1) / (len(known) + 2)
 
     def rare(state: pc.State) -> Tensor:
         return (1 + state["c"] / frequency).amax(1)
 
-    told: dict = {"given": ("c",), "prefer": rare}
     kinds: dict[str, dict] = {
-        "whole": {"name": "x", "doubt": design.doubt, **told, "then": "home"},
-        "question": {"name": "x", "doubt": design.doubt, **told, "then": "on", "times": 150.0},
-        "told": {"name": None, **told, "then": "on", "times": 150.0},
-        "square": {"name": "x", "hold": SQUARE},
-        "pixels": {"name": "x", "hold": pc.holds.Scattered(SIZE, 0.3, 0.7)},
+        "whole": {"doubt": design.doubt, "given": ("c",), "prefer": rare, "home": True},
+        "square": {"hold": SQUARE},
+        "pixels": {"hold": pc.holds.Scattered(SIZE, 0.3, 0.7)},
     }
+    unknown = [name for name in design.restarts if name not in kinds]
+    if unknown:
+        raise InputError(f"restarts are of kinds {', '.join(kinds)}, found {unknown[0]!r}")
     after = round(design.restart_after * design.updates)
-    return [pc.Restart(share, after=after, **kinds[name]) for name, share in design.restarts.items()]
+    return [pc.Restart(share, "x", after=after, **kinds[name]) for name, share in design.restarts.items()]
 
 
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:

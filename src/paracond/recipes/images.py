@@ -226,9 +226,10 @@ class Milestones:
 
     def take(self, learner: Descent) -> None:
         self.pause(learner)
+        losses = {f"loss_{name}": float(loss) for name, loss in learner.losses.items()}
         numbers = {"seconds": self.trained, "updates": learner.step_count, **self.measure(learner.averaged)}
-        self.found.append(numbers)
-        print("  " + ", ".join(f"{name} {value:.5g}" for name, value in numbers.items()), flush=True)
+        self.found.append(numbers | losses)
+        print("  " + ", ".join(f"{name} {value:.5g}" for name, value in self.found[-1].items()), flush=True)
         self.began = time.perf_counter()
         self._write()
 
