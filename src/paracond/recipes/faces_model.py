@@ -35,7 +35,7 @@ from paracond.state import InputError
 ATTRIBUTES = 40
 SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
 #: Which rows of the batch begin at the start of images (see `restarts_of`).
-RESTARTS = {"whole": 0.07, "square": 0.08, "pixels": 0.02}
+RESTARTS = {"square": 0.08}
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -73,7 +73,7 @@ class Design:
     """shares of the batch that begin with their image, or a part of it, from its start (see `restarts_of`)"""
     doubt: float = 16.0
     """how much less is known of an image that is drawn anew as a whole"""
-    restart_after: float = 0.4
+    restart_after: float = 0.5
     """share of the updates after which this begins"""
     completion_steps: int = 2
     warm: bool = False
