@@ -248,6 +248,8 @@ def redraw(
 ) -> Move:
     """x_name ~ p(x_name | x_-name) at the coordinates that are not clamped."""
     distribution = model(name, state)
+    if clamp is not None:
+        distribution = distribution.given(state[name], clamp)
     value = distribution.redraw(state[name], clamp, generator)
     return Move(name, distribution, state[name], value, clamp)
 

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -165,30 +166,35 @@ class Ruled(Conditional):
 @dataclass(frozen=True, eq=False)
 class Pinned(Distribution):
     """`law`, but certainly `value` at the coordinates `where`. Both broadcast against draws; coordinates of `law` must
-    be independent, and encoded as they are stored."""
+    be encoded as they are stored."""
 
     law: Distribution
     value: Tensor
     where: Tensor
+
+    @cached_property
+    def free(self) -> Distribution:
+        """Of the other coordinates."""
+        return self.law.given(self.value, self.where)
 
     def scores(self, value: Tensor) -> Tensor:
         certain = torch.where(value == self.value, 0.0, -torch.inf).to(value.dtype)
         return torch.where(self.where, certain, self.law.scores(value))
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        return torch.where(self.where, self.value, self.law.sample(generator))
+        return torch.where(self.where, self.value, self.free.sample(generator))
 
     @property
     def mean(self) -> Tensor:
-        return torch.where(self.where, self.value, self.law.mean)
+        return torch.where(self.where, self.value, self.free.mean)
 
     @property
     def variance(self) -> Tensor:
-        return torch.where(self.where, 0, self.law.variance)
+        return torch.where(self.where, 0, self.free.variance)
 
     @property
     def entropy(self) -> Tensor:
-        return torch.where(self.where, 0, self.law.entropy)
+        return torch.where(self.where, 0, self.free.entropy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +208,8 @@ class Summing(Distribution):
 
         x | sum w x = t   =   x + v w (t - sum w x) / sum w^2 v,      x ~ law.
 
-    `scores` are those of `law`; they do not include the factor that the constraint has.
+    `scores` are those of `law`; they do not include the factor that the constraint has. Of a law whose coordinates have
+    noise in common (see `directions`) only what each has for itself is used.
     """
 
     law: Gaussian
@@ -211,17 +218,22 @@ class Summing(Distribution):
     size: int = 1
     channels: bool = False
 
+    @property
+    def apart(self) -> Gaussian:
+        """What each coordinate has for itself."""
+        return Gaussian(self.law.mu, self.law.log_scale)
+
     def _sums(self, x: Tensor) -> Tensor:
         pooled = nn.functional.avg_pool2d(x, self.size) * self.size**2 if self.size > 1 else x
         return pooled.sum(1, keepdim=True) if self.channels else pooled
 
     def _spread(self, x: Tensor) -> Tensor:
         wide = x.repeat_interleave(self.size, -1).repeat_interleave(self.size, -2) if self.size > 1 else x
-        return wide.expand_as(self.law.mean)
+        return wide.expand_as(self.apart.mean)
 
     def _moved(self, x: Tensor) -> Tensor:
         """x, moved onto the constraint."""
-        pull = self.law.variance * self.weights
+        pull = self.apart.variance * self.weights
         gap = (self.total - self._sums(self.weights * x)) / self._sums(self.weights * pull)
         return x + pull * self._spread(gap)
 
@@ -230,16 +242,16 @@ class Summing(Distribution):
 
     @torch.no_grad()
     def sample(self, generator: torch.Generator) -> Tensor:
-        return self._moved(self.law.sample(generator))
+        return self._moved(self.apart.sample(generator))
 
     @property
     def mean(self) -> Tensor:
-        return self._moved(self.law.mean)
+        return self._moved(self.apart.mean)
 
     @property
     def variance(self) -> Tensor:
-        pull = self.law.variance * self.weights
-        return self.law.variance - pull.square() / self._spread(self._sums(self.weights * pull))
+        pull = self.apart.variance * self.weights
+        return self.apart.variance - pull.square() / self._spread(self._sums(self.weights * pull))
 
     @property
     def entropy(self) -> Tensor:

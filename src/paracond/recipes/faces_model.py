@@ -12,7 +12,8 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
   few steps;
 - all examples are seen mirrored half of the time, and half of them moved by a pixel or two; a condition says which, so
   that what is generated stays in its place;
-- a start for c, and one for x given c (`networks.starts`), where chains begin;
+- a start for c, and one for x given c (`networks.starts`), where chains begin; and noise along the first directions of
+  the latter (`directions`), so that light and colours do not stay as it drew them;
 - half of the chains last (`lasting`), or pictures would grow garish within 100 sweeps; and some rows begin with their
   image, or a part of it, from the start (`restarts`);
 - networks are residual and work on patches (`networks.pyramid`).
@@ -63,6 +64,8 @@ class Design:
     """directions of the starts of x and c (0: chains begin at random)"""
     redundancy: float = 32.0
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
+    stir: tuple[int, float] | None = (16, 0.15)
+    """of how many directions of the start of x, and how much, the noise of x has (see `directions`)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (2.5, 5.0)
@@ -106,6 +109,7 @@ PAPER = Design(
     hidden=512,
     sparse=False,
     start=0,
+    stir=None,
     alpha=dict.fromkeys("xscyz", 1.0),
     chain_length=(16.0, 16.0),
     lasting=None,
@@ -158,7 +162,8 @@ def make_model(design: Design) -> pc.JointModel:
         if name == "c" and design.jitter:
             options |= {"jitter": design.jitter, "mirrored": design.mirrored}
         network = pc.networks.scene_network(variables, name, **options)
-        conditionals[name] = pc.Conditional(family, network, make_start(design, variables, name))
+        start, stir = make_start(design, variables, name), design.stir if name == "x" else None
+        conditionals[name] = pc.Conditional(family, network, start, stir)
     return pc.JointModel(conditionals, dict(design.alpha), conditions)
 
 
@@ -232,4 +237,5 @@ def augmentation(design: Design, device: torch.device | str) -> Moved | None:
 def small(design: Design) -> Design:
     """A design that learns nothing worth having, in seconds."""
     tiny, start = dict.fromkeys("xscyz", 8), min(design.start, 4)
+    design = replace(design, stir=design.stir and (2, design.stir[1]))
     return replace(design, widths=tiny, most=tiny, hidden=16, batch_size=8, updates=10, completion_steps=1, start=start)

@@ -26,6 +26,7 @@ from torch import Tensor
 import paracond as pc
 from paracond.compose import Rule
 from paracond.datasets.faces import LABELS
+from paracond.directions import around
 from paracond.metrics import f1, psnr
 
 AT_ONCE = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
@@ -202,7 +203,8 @@ def demixing(model: pc.JointModel) -> pc.JointModel:
     """Two copies of the model, and the mask m, given the mixed image x."""
 
     def mask(law, others):
-        first, second = (law(f"{each}.x").scores(others["x"]).sum(1, keepdim=True) for each in PAIR)
+        laws = [around(law(f"{each}.x"), others[f"{each}.x"]) for each in PAIR]
+        first, second = (each.scores(others["x"]).sum(1, keepdim=True) for each in laws)
         return pc.Binary().distribution(second - first)
 
     def image(name: str, value: int) -> Rule:
