@@ -123,15 +123,16 @@ class KnownPart:
         prior = torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
         factor = torch.linalg.cholesky_ex(prior + _products(scaled, masks)).L  # P = L L' >= 1: no need for a check
         self.factor = factor if len(factor) == 1 else factor[which]
+        self.distinct, self.which = factor, which
 
     def directions(self, mean: Tensor, noise: Tensor) -> Tensor:
         """u = P^-1 b + L'^-1 noise = L'^-1 (L^-1 b + noise)."""
         return self._solve(self.factor.mT, self._half(self._gap(mean)) + noise, upper=True)
 
     def spread(self, directions: Tensor) -> Tensor:
-        """The variances of A' u, `[masks or rows, coordinates]`."""
-        halves = torch.linalg.solve_triangular(self.factor, directions.expand(len(self.factor), -1, -1), upper=False)
-        return halves.square().sum(1)
+        """The variances of A' u, `[rows of masks, coordinates]`."""
+        wide = directions.expand(len(self.distinct), -1, -1)
+        return torch.linalg.solve_triangular(self.distinct, wide, upper=False).square().sum(1)[self.which]
 
     def evidence(self, mean: Tensor) -> Tensor:
         gap = self._gap(mean)
