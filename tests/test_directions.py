@@ -80,6 +80,22 @@ def test_rows_may_know_different_coordinates():
         assert torch.allclose(given.variance[k].flatten()[~known[k]], spread.diagonal(), rtol=1e-10)
 
 
+def test_low_precision_of_networks_does_not_touch_it():
+    law, _ = stirred(2)
+    law = Stirred(law.mu.float(), law.log_scale.float(), law.directions.float())
+    known = torch.tensor([1, 0, 0, 1, 0, 1], dtype=torch.bool).view(1, *SHAPE)
+    value = torch.randn(2, *SHAPE)
+
+    def found():
+        given, generator = law.given(value, known), torch.Generator().manual_seed(0)
+        drawn = [each.sample(generator) for each in (law, given)]
+        return [given.mean, given.variance, law.scores(value), law.around(value).mean, *drawn]
+
+    exact_ones = found()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert all(torch.equal(a, b) for a, b in zip(found(), exact_ones, strict=True))
+
+
 def test_around_a_value_coordinates_are_independent():
     """Its mean is mu + A' E[u | x], and the law is untouched where there is nothing in common."""
     law, covariance = stirred(2)

@@ -32,6 +32,11 @@ from paracond.families import Distribution, Gaussian
 AT_ONCE = 2**26  # numbers
 
 
+def in_full(tensor: Tensor) -> torch.autocast:
+    """Sums over thousands of coordinates, and what is solved with them, want all digits, whatever networks have."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
 @dataclass(frozen=True, eq=False)
 class Stirred(Gaussian):
     """N(mu, sigma^2 I + A'A) with one sigma, and orthogonal rows A, `[k, coordinates]`.
@@ -45,14 +50,16 @@ class Stirred(Gaussian):
     def scores(self, value: Tensor) -> Tensor:
         apart, lengths = Gaussian.scores(self, value), self.directions.square().sum(1)
         noise = torch.exp(2 * self.log_scale)
-        along = (value - self.mu).flatten(1) @ self.directions.T
+        with in_full(value):
+            along = (value - self.mu).flatten(1) @ self.directions.T
         common = (along.square() / (noise * (noise + lengths)) - torch.log1p(lengths / noise)).sum(1) / 2
         return apart + (common / self.directions.shape[1]).view(-1, *[1] * (value.ndim - 1))
 
     @torch.no_grad()
     def sample(self, generator: torch.Generator) -> Tensor:
         u = self.mu.new_empty(len(self.mu), len(self.directions)).normal_(generator=generator)
-        return Gaussian.sample(self, generator) + (u @ self.directions).view_as(self.mu)
+        with in_full(u):
+            return Gaussian.sample(self, generator) + (u @ self.directions).view_as(self.mu)
 
     @property
     def variance(self) -> Tensor:
@@ -72,8 +79,9 @@ class Stirred(Gaussian):
     def around(self, value: Tensor) -> Gaussian:
         """The law of coordinates given u, which are then independent; u as x = `value` says, by its mean."""
         noise, lengths = torch.exp(2 * self.log_scale), self.directions.square().sum(1)
-        u = (value - self.mu).flatten(1) @ self.directions.T / (noise + lengths)
-        return Gaussian(self.mu + (u @ self.directions).view_as(self.mu), self.log_scale)
+        with in_full(value):
+            u = (value - self.mu).flatten(1) @ self.directions.T / (noise + lengths)
+            return Gaussian(self.mu + (u @ self.directions).view_as(self.mu), self.log_scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +104,9 @@ class StirredPart(Gaussian):
         return noise if generator is None else noise.normal_(generator=generator)
 
     def _at(self, noise: Tensor) -> Tensor:
-        u = self.part.directions(self.mu.flatten(1), noise)
-        return self.mu + (u @ self.law.directions).view_as(self.mu)
+        with in_full(noise):
+            u = self.part.directions(self.mu.flatten(1), noise)
+            return self.mu + (u @ self.law.directions).view_as(self.mu)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -121,7 +130,8 @@ class KnownPart:
         self.scaled, self.sigma, self.value, self.mask = scaled, sigma, value, mask
         masks, which = _distinct(mask)
         prior = torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
-        factor = torch.linalg.cholesky_ex(prior + _products(scaled, masks)).L  # P = L L' >= 1: no need for a check
+        with in_full(scaled):
+            factor = torch.linalg.cholesky_ex(prior + _products(scaled, masks)).L  # P = L L' >= 1: no need for a check
         self.factor = factor if len(factor) == 1 else factor[which]
         self.distinct, self.which = factor, which
 
@@ -144,7 +154,8 @@ class KnownPart:
 
     def _half(self, gap: Tensor) -> Tensor:
         """L^-1 b."""
-        return self._solve(self.factor, gap @ self.scaled.T, upper=False)
+        with in_full(gap):
+            return self._solve(self.factor, gap @ self.scaled.T, upper=False)
 
     def _solve(self, factor: Tensor, rows: Tensor, upper: bool) -> Tensor:
         if len(factor) == 1:
