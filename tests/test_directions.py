@@ -202,6 +202,40 @@ def test_parts_of_a_stirred_group_are_not_learned_from():
         pc.Learner(model, pc.Data(data.state, {"x": mask}))
 
 
+def test_a_composed_model_has_it_too():
+    model, data = model_of()
+    joint = pc.compose({"a": model})
+    here = {"c": data.state["c"][:4]}
+    law = joint("a.x", {"a.c": here["c"]})
+    assert torch.equal(law.variance, model("x", here).variance) and isinstance(law, Stirred)
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+def test_chains_look_at_clamps_once_and_again_when_the_model_has_learned(per_row):
+    """Draws with what was worked out beforehand are those without it, for masks that differ from row to row."""
+    model, data = model_of("learned")
+    state = {name: value[:6] for name, value in data.state.items()}
+    mask = torch.rand(6, *SHAPE, generator=torch.Generator().manual_seed(3)) < 0.5
+    options = {"clamp": {"x": mask}, "per_row": per_row, "batch": 6}
+    chain = pc.Chain(model, generator=model.generator(1), **options)
+    for scale in (0.0, 0.2):  # what has learned has another sigma
+        with torch.no_grad():
+            model.conditional("x").shared.log_scale.fill_(scale)
+        chain.generator.manual_seed(5)
+        other = pc.Chain(model, generator=model.generator(1), **options)
+        other.generator.manual_seed(5)
+        chain.scan.last = other.scan.last = None
+        if not per_row:
+            chain.scan.generator.manual_seed(7)
+            other.scan.generator.manual_seed(7)
+        found, expected = chain.run(state, 10), state
+        for _ in range(10):  # steps alone work it out each time
+            expected, _ = other.step(expected)
+        assert chain.factors and not other.factors
+        for name in state:
+            assert torch.allclose(found[name], expected[name], rtol=1e-10)
+
+
 def test_what_is_pinned_says_something_of_the_others():
     law, covariance = stirred(1)
     known = torch.tensor([1, 1, 0, 0, 1, 0], dtype=torch.bool)

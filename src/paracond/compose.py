@@ -78,7 +78,8 @@ def _renamed(models: Mapping[str, JointModel]) -> dict[str, Conditional]:
         for name in model.names:
             conditional = model.conditional(name)
             start = None if conditional.start is None else Renamed(prefix, model.start_reads(name), conditional.start)
-            new = Conditional(conditional.family, Renamed(prefix, model.reads(name), conditional.network), start)
+            network = Renamed(prefix, model.reads(name), conditional.network)
+            new = Conditional(conditional.family, network, start, conditional.stir)
             new.shared = conditional.shared
             found[f"{prefix}.{name}"] = new
     return found
@@ -108,6 +109,14 @@ class Renamed(nn.Module):
 
     def _own(self, others: Mapping[str, Tensor]) -> State:
         return {name: others[full] for full, name in self.names.items()}
+
+    @property
+    def directions(self) -> Tensor:
+        return self.inner.directions
+
+    @property
+    def learned(self) -> bool:
+        return self.inner.learned
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         return self.inner(self._own(others))

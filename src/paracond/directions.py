@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,10 +72,15 @@ class Stirred(Gaussian):
         common = torch.log1p(self.directions.square().sum(1) * torch.exp(-2 * self.log_scale)).sum() / 2
         return Gaussian.entropy.fget(self) + common / self.directions.shape[1]  # type: ignore[attr-defined]
 
-    def given(self, value: Tensor, clamp: Tensor) -> Distribution:
+    def given(self, value: Tensor, clamp: Tensor, factors: Factors | None = None) -> Distribution:
         sigma = torch.exp(self.log_scale)
         value, clamp = (each.expand_as(self.mu).flatten(1) for each in (value, clamp))
-        return StirredPart(self.mu, self.log_scale, self, KnownPart(self.directions / sigma, sigma, value, clamp))
+        part = KnownPart(self.directions / sigma, sigma, value, clamp, factors)
+        return StirredPart(self.mu, self.log_scale, self, part)
+
+    def factors(self, clamp: Tensor) -> Factors:
+        """What `given` needs to know of a mask `[rows, *event]`: it can be worked out once for many laws."""
+        return Factors.of(self.directions * torch.exp(-self.log_scale), clamp.flatten(1))
 
     def around(self, value: Tensor) -> Gaussian:
         """The law of coordinates given u, which are then independent; u as x = `value` says, by its mean."""
@@ -123,17 +129,33 @@ def around(law: Distribution, value: Tensor) -> Distribution:
     return law.around(value) if isinstance(law, Stirred) else law
 
 
-class KnownPart:
-    """x_K, and what it says of u. K may be another in every row. `scaled` is A' / sigma."""
+class Factors(NamedTuple):
+    """P = L L' of every distinct mask, and which of these each row has."""
 
-    def __init__(self, scaled: Tensor, sigma: Tensor, value: Tensor, mask: Tensor):
-        self.scaled, self.sigma, self.value, self.mask = scaled, sigma, value, mask
+    lower: Tensor
+    which: Tensor
+
+    @staticmethod
+    def of(scaled: Tensor, mask: Tensor) -> Factors:
         masks, which = _distinct(mask)
         prior = torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
         with in_full(scaled):
-            factor = torch.linalg.cholesky_ex(prior + _products(scaled, masks)).L  # P = L L' >= 1: no need for a check
-        self.factor = factor if len(factor) == 1 else factor[which]
-        self.distinct, self.which = factor, which
+            products = _products(scaled, masks)
+        return Factors(torch.linalg.cholesky_ex(prior + products).L, which)  # P >= 1: no need for a check
+
+    def rows(self, rows: Tensor) -> Factors:
+        """Of some rows."""
+        return Factors(self.lower, self.which if len(self.which) == 1 else self.which[rows])
+
+
+class KnownPart:
+    """x_K, and what it says of u. K may be another in every row. `scaled` is A' / sigma."""
+
+    def __init__(self, scaled: Tensor, sigma: Tensor, value: Tensor, mask: Tensor, factors: Factors | None = None):
+        self.scaled, self.sigma, self.value, self.mask = scaled, sigma, value, mask
+        self.factors = factors or Factors.of(scaled, mask)
+        lower, which = self.factors
+        self.factor = lower if len(lower) == 1 else lower[which]
 
     def directions(self, mean: Tensor, noise: Tensor) -> Tensor:
         """u = P^-1 b + L'^-1 noise = L'^-1 (L^-1 b + noise)."""
@@ -141,8 +163,9 @@ class KnownPart:
 
     def spread(self, directions: Tensor) -> Tensor:
         """The variances of A' u, `[rows of masks, coordinates]`."""
-        wide = directions.expand(len(self.distinct), -1, -1)
-        return torch.linalg.solve_triangular(self.distinct, wide, upper=False).square().sum(1)[self.which]
+        lower, which = self.factors
+        halves = torch.linalg.solve_triangular(lower, directions.expand(len(lower), -1, -1), upper=False)
+        return halves.square().sum(1)[which]
 
     def evidence(self, mean: Tensor) -> Tensor:
         gap = self._gap(mean)

@@ -22,7 +22,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -68,10 +68,14 @@ class Distribution(ABC):
         """log p(x_i | x_-i), `[batch]`."""
         return self.scores(value).reshape(len(value), -1).sum(1)
 
-    def given(self, value: Tensor, clamp: Tensor) -> Distribution:
+    def given(self, value: Tensor, clamp: Tensor, factors: Any = None) -> Distribution:
         """The law of the free coordinates, given `value` at those where `clamp` is true: the same, where coordinates
-        are independent. What it says of the others does not count."""
+        are independent. What it says of the others does not count. `factors` are what is known of the clamp."""
         return self
+
+    def factors(self, clamp: Tensor) -> Any:
+        """What `given` would work out about a clamp for every law of this kind, if anything."""
+        return None
 
     def redraw(self, value: Tensor, clamp: Tensor | None, generator: torch.Generator) -> Tensor:
         """A draw of the free coordinates, given `value` at those where `clamp` is true."""
