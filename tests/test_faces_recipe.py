@@ -196,3 +196,10 @@ def test_faces_set_apart_are_not_learned_from(folder):
     assert bool(known.any()) and not bool(known.all())
     assert torch.equal(set_apart(data)[1].state["x"], apart.state["x"])
     assert len(set_apart(data, most=1)[1]) == 2
+
+
+def test_the_look_that_drew_best_is_kept():
+    looks = [{"fid": 40.0, "f1": 0.7}, {"fid": 38.0, "f1": 0.6}]
+    assert faces.draws_best({"fid": 38.0}, looks) and faces.draws_best({"fid": 30.0}, [])
+    assert not faces.draws_best({"fid": 39.0, "f1": 0.9}, looks)
+    assert faces.draws_best({"f1": 0.1}, [{"f1": 0.5}])  # without a FID, the last

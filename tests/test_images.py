@@ -495,7 +495,8 @@ def test_milestones_count_training_alone_and_are_kept(tmp_path, monkeypatch):
     """Measuring stops the clock; what was found survives a crash and a resumed run; passed milestones are skipped."""
     clock = Clock()
     monkeypatch.setattr(images.time, "perf_counter", clock.perf_counter)
-    learner = types.SimpleNamespace(step_count=0, averaged=None, engine=types.SimpleNamespace(synchronise=lambda: None))
+    engine = types.SimpleNamespace(synchronise=lambda: None)
+    learner = types.SimpleNamespace(step_count=0, averaged=None, engine=engine, losses={"x": torch.tensor(0.25)})
 
     def measure(model):
         clock.now += 1000
@@ -512,6 +513,7 @@ def test_milestones_count_training_alone_and_are_kept(tmp_path, monkeypatch):
     milestones.start(resume=False)
     clock.now += 25  # a slow first update
     run(milestones, 7)
+    assert all(each["loss_x"] == 0.25 for each in milestones.found)
     assert [point["seconds"] for point in milestones.found] == [26, 30]
     again = images.Milestones(measure, path, seconds=milestones.seconds)  # after a crash
     again.start(resume=True)

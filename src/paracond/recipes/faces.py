@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -80,7 +80,7 @@ def trained(session: Session, design: Design) -> pc.JointModel:
 
     def look(model: pc.JointModel) -> dict[str, float]:
         found = progress(aside, model)
-        if all(found.get("fid", 0.0) <= earlier.get("fid", 0.0) for earlier in milestones.found):
+        if draws_best(found, milestones.found):
             keep(model, session)
         return found
 
@@ -100,6 +100,11 @@ def trained(session: Session, design: Design) -> pc.JointModel:
     )
     session.details["milestones"] = milestones.found
     return pc.JointModel.load(session.config.out / "model").to(session.device)
+
+
+def draws_best(found: dict[str, float], earlier: Sequence[dict[str, float]]) -> bool:
+    """Whether no earlier look has a smaller FID; where there is none, the last is the best."""
+    return all(found.get("fid", 0.0) <= each.get("fid", 0.0) for each in earlier)
 
 
 # --- time -------------------------------------------------------------------------------------------------------
