@@ -120,8 +120,10 @@ def model_of(scale: str | float = SIGMA, stir=(2, 0.5), learned=False, rows=200,
         "c": pc.Conditional(variables["c"], pc.networks.mlp(variables, "c", hidden=8)),
     }
     model = pc.JointModel(conditionals).double().to(device)
-    scales = torch.tensor([3.0, 2.0, 1.0, 0.5, 0.5, 0.5], dtype=torch.float64).view(SHAPE)
-    x = torch.randn(rows, *SHAPE, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * scales
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.tensor([3.0, 2.0, 1.0, 0.5, 0.5, 0.5], dtype=torch.float64)
+    turned = torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64)).Q  # along no axis
+    x = (torch.randn(rows, 6, generator=generator, dtype=torch.float64) * scales @ turned).view(rows, *SHAPE)
     data = pc.Data({"x": x, "c": (torch.arange(rows) % 2).double().unsqueeze(1)})
     model.fit_starts(data, 0)
     return model, data
@@ -164,6 +166,29 @@ def test_it_is_saved_and_learned_with(tmp_path, device):
     assert again.conditional("x").stir == (2, 0.5) and again.conditional("c").stir is None
     state = {"c": data.state["c"][:4]}
     assert torch.equal(again("x", state).variance, model.eval()("x", state).variance)
+
+
+def test_rows_that_restart_are_redrawn_given_what_is_seen():
+    """In a running batch, x at the hidden coordinates has the law of x given c and the seen ones, row by row."""
+    model, data = model_of(rows=4000)
+    known = torch.tensor([1, 1, 0, 0, 1, 0], dtype=torch.bool)
+    half = pc.Restart(0.5, "x", lambda rows, generator, device: known.view(1, *SHAPE).expand(rows, *SHAPE))
+    still = {"chain_length": 1e9, "scan": "systematic", "optimiser": lambda _, p: torch.optim.SGD(p, lr=0.0)}
+    learner = pc.Learner(model, data, batch_size=4000, restarts=[half], **still)
+    learner.scan.last = 0  # c has the first turn
+    learner.step()
+    c = learner.batch["c"][2000:].clone()
+    assert learner.step().variable == "x"
+    law, x = model("x", {"c": c}), learner.batch["x"][2000:].flatten(1)
+    covariance = SIGMA**2 * torch.eye(6, dtype=torch.float64) + law.directions.T @ law.directions
+    assert torch.equal(x[:, known], learner.restarts.truth["x"].flatten(1)[:, known])
+    rows = [
+        conditioned(Stirred(mu[None], law.log_scale, law.directions), covariance, v, known)
+        for mu, v in zip(law.mu.detach(), x, strict=True)
+    ]
+    gap, spread = x[:, ~known] - torch.stack([mean for mean, _ in rows]), rows[0][1]
+    assert_mean(gap, torch.zeros(3))
+    assert_mean((gap.unsqueeze(1) * gap.unsqueeze(2)).flatten(1), spread.flatten())
 
 
 def test_learning_finds_sigma_beside_the_common_noise():

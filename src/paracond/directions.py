@@ -9,9 +9,9 @@ are nearly known given its latents, up to independent noise of a sigma of some h
 in common, such as light, or the colour of a background, is then drawn again almost exactly: of faces, the first 16
 principal components keep .998 of what they are in a sweep, and 500 sweeps would be needed to forget them. A chain stays
 with what its start has drawn, however unlikely that is beside the rest, and the more so the longer the model learns.
-With noise along A, of a share kappa of the spread of the data there, it moves: latents learn to be as uncertain about
-these directions as the group is given them, and to go back to what is likely by a part kappa^2 or so in each step,
-instead of one so small that nothing can learn it.
+With noise along A, of a share kappa of the spread of the data there, it moves. The idea is that latents learn to be as
+uncertain about these directions as the group is given them, and to go back to what is likely by a part kappa^2 or so in
+each step, instead of one so small that nothing can learn it; what was measured is how well such models draw (RESULTS).
 
 With orthogonal rows A_j of squared lengths a_j, and r = x - mu,
 

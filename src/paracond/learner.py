@@ -9,7 +9,7 @@ Step II comes in two forms.
 - "running": one batch runs on for ever; before each update a share 1/n of its rows, chosen at random, is replaced
   by fresh completed examples. The chain length of a row is then random with mean n. This is the paper's
   implementation, steadier because every update sees all ages at once. Some of the chains may last (see
-  `lasting`), and some begin where those of questions do, or are under their clamps (see `restarts`).
+  `lasting`), and some begin where those of questions do (see `restarts`).
 
 Two choices that the paper leaves open:
 
@@ -285,6 +285,7 @@ class Learner(Descent[Info]):
             objective = objective - start.sum() / self.batch_size
         return distribution, objective, -scores.detach().sum() / self.batch_size
 
+    @torch.no_grad()
     def _drawn(self, name: str, distribution: Distribution) -> Tensor:
         """A draw, given what questions know of the group."""
         held = self.restarts.held(name)

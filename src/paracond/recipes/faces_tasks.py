@@ -202,7 +202,7 @@ def mix(first: Tensor, second: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
 def demixing(model: pc.JointModel) -> pc.JointModel:
     """Two copies of the model, and the mask m, given the mixed image x."""
 
-    def mask(law, others):
+    def mask(law, others):  # of both images, only light and colours are looked at (see `compose`)
         laws = [around(law(f"{each}.x"), others[f"{each}.x"]) for each in PAIR]
         first, second = (each.scores(others["x"]).sum(1, keepdim=True) for each in laws)
         return pc.Binary().distribution(second - first)
