@@ -12,10 +12,10 @@ was before, is the example. What a question knows (x_K, and groups that are `giv
 they learn the way from a start to the data it may stand for, and what x_i' does not show must be taken from what else
 is known, such as attributes. x_i itself learns nothing from this: latents that were drawn given x_i' say little of the
 example, and learning it from them makes x_i blurred and noisy, a state that chains fall into and do not leave. (Small
-models of faces, one seed: sigma .097 with it, .094 without; distance of what is drawn 41.3 and 36.9; of 36 pictures of a
-large one, with it, five were brown fog.) When x_i has had its turn, and been redrawn, a row either goes on like this until
-another example takes its place, which is right for a hidden part of an image; or it goes `home`: it is its example
-again, and from then on a chain like any other.
+models of faces, one seed: sigma .097 with it, .094 without; distance of what is drawn 41.3 and 36.9. Of 36 pictures of
+a large one, with it, five were brown fog.) When x_i has had its turn, and been redrawn, a row either goes on like this
+until another example takes its place, which is right for a hidden part of an image; or it goes `home`: it is its
+example again, and from then on a chain like any other.
 
 Nor do rows become chains of questions, under whose clamps they would learn, as in any chain, what they were before:
 those that begin at a start learn the way back to it as well, and pictures of faces grew blurred with the sweeps (FID 38
