@@ -11,7 +11,7 @@ from test_faces import write_npz
 
 import paracond as pc
 from paracond import cli
-from paracond.recipes import faces, faces_variants
+from paracond.recipes import faces, faces_model, faces_variants
 from paracond.recipes.faces_model import BEST, PAPER, make_learner, make_model, small, variables_of
 from paracond.recipes.faces_session import set_apart
 
@@ -198,8 +198,19 @@ def test_faces_set_apart_are_not_learned_from(folder):
     assert len(set_apart(data, most=1)[1]) == 2
 
 
-def test_the_look_that_drew_best_is_kept():
+def test_the_last_look_that_drew_well_is_kept():
     looks = [{"fid": 40.0, "f1": 0.7}, {"fid": 38.0, "f1": 0.6}]
-    assert faces.draws_best({"fid": 38.0}, looks) and faces.draws_best({"fid": 30.0}, [])
-    assert not faces.draws_best({"fid": 39.0, "f1": 0.9}, looks)
-    assert faces.draws_best({"f1": 0.1}, [{"f1": 0.5}])  # without a FID, the last
+    assert faces.draws_well({"fid": 39.8}, looks) and faces.draws_well({"fid": 30.0}, [])
+    assert not faces.draws_well({"fid": 40.0, "f1": 0.9}, looks)
+    assert faces.draws_well({"f1": 0.1}, [{"f1": 0.5}])  # without a FID, the last
+    assert faces.last_kept([*looks, {"fid": 39.5}, {"fid": 41.0}]) == {"fid": 39.5}
+    assert faces.last_kept(looks[:1]) == looks[0]
+
+
+def test_images_and_latents_settle_before_what_is_read():
+    design = replace(BEST, updates=1000)
+    rates = {name: faces_model.rate_of(design, name) for name in "xscyz"}
+    assert all(rates[name](450) == design.last_learning_rate < rates[name](400) for name in "xyz")
+    assert all(rates[name](1000) == design.last_learning_rate < rates[name](900) for name in "sc")
+    assert faces_model.settled_after(design) == 450
+    assert faces_model.settled_after(replace(design, settled={})) == 1000

@@ -10,7 +10,7 @@ from torch import nn
 
 import paracond as pc
 from paracond import joint, storage
-from paracond.directions import _distinct
+from paracond.networks.starts import _distinct
 
 VARIABLES = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(4), "z": pc.Binary((2, 2)), "r": pc.Real(())}
 

@@ -362,3 +362,22 @@ def test_chains_begin_where_they_are_told():
     assert torch.equal(part.decisions["a"], torch.cat([1 - start[:, :1], start[:, 1:]], 1))  # what is given is given
     with pytest.raises(pc.InputError, match="'a'"):
         pc.query(model, rows=2, start={"a": start[:, :2]})
+
+
+@pytest.mark.parametrize("ask", ["sample", "query"])
+def test_what_is_not_given_to_begin_with_is_drawn_given_what_is(ask):
+    """b copies a, and a copies b: a chain that begins at a stays there, though a is redrawn first."""
+    variables = {"a": pc.Binary(3), "b": pc.Binary(3)}
+    networks = {name: pc.networks.mlp(variables, name, depth=0) for name in variables}
+    model = pc.JointModel({name: pc.Conditional(family, networks[name]) for name, family in variables.items()})
+    with torch.no_grad():
+        for network in networks.values():
+            layer = network.layers[-1]
+            layer.weight.copy_(200 * torch.eye(3))
+            layer.bias.fill_(-100)
+    begin = torch.tensor([[0.0, 1, 1], [1, 0, 0]])
+    if ask == "sample":
+        found = pc.sample(model, rows=2, sweeps=2, start={"a": begin})
+    else:
+        found = pc.query(model, rows=2, until=2, chains=2, start={"a": begin}).decisions
+    assert torch.equal(found["a"], begin) and torch.equal(found["b"], begin)

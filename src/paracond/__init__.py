@@ -25,6 +25,7 @@ from paracond.directed import VAE, Symmetric
 from paracond.engine import Engine
 from paracond.families import Binary, Categorical, Distribution, Family, Real
 from paracond.faults import NonFiniteError
+from paracond.guidance import guided
 from paracond.joint import Condition, JointModel
 from paracond.lasting import Lasting
 from paracond.learner import Learner
@@ -65,6 +66,7 @@ __all__ = [
     "diagnostics",
     "directed",
     "exact",
+    "guided",
     "harmoniums",
     "holds",
     "impute",

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -127,7 +126,6 @@ class Chain:
         self.generator = generator
         self.clamp = full_clamp(model, clamp or {}, batch)
         self.free = tuple(n for n in model.names if n not in self.clamp or not bool(self.clamp[n].all()))
-        self.factors: dict[str, Any] = {}  # what there is to know of a clamp (see `Distribution.given`)
         # The shared choice is made on the host, so it has a source of its own there.
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
         host = torch.Generator().manual_seed(int(seed))
@@ -153,7 +151,7 @@ class Chain:
             return state, []
         choice = self.scan.next()
         if isinstance(choice, str):
-            move = self._redraw(choice, state, self.clamp.get(choice), self.factors.get(choice))
+            move = self._redraw(choice, state, self.clamp.get(choice))
             return {**state, choice: move.value}, [move]
         moves, after = [], dict(state)
         for index, name in enumerate(self.free):
@@ -164,26 +162,13 @@ class Chain:
                 moves.append(move)
         return after, moves
 
-    def _redraw(self, name: str, state: State, clamp: Tensor | None, factors: Any = None) -> Move:
+    def _redraw(self, name: str, state: State, clamp: Tensor | None) -> Move:
         with self.engine.precision():
-            return redraw(self.working.model, name, state, clamp, self.generator, factors)
-
-    @torch.no_grad()
-    def _look_at_clamps(self, state: State) -> None:
-        """Once, instead of at every redraw; again, in place, where programs were recorded with what was found."""
-        for name in [n for n in self.free if n in self.clamp and self.model.conditional(n).stir]:
-            some = {key: value[:1] for key, value in state.items()}
-            found = self.model(name, some).factors(self.clamp[name])
-            if name in self.factors:
-                for old, new in zip(self.factors[name], found, strict=True):
-                    old.copy_(new)
-            else:
-                self.factors[name] = found
+            return redraw(self.working.model, name, state, clamp, self.generator)
 
     def _redraw_rows(self, name: str, state: State, rows: Tensor) -> Move:
         clamp = self.clamp[name][rows] if name in self.clamp else None
-        factors = self.factors[name].rows(rows) if name in self.factors else None
-        move = self._redraw(name, take(state, rows), clamp, factors)
+        move = self._redraw(name, take(state, rows), clamp)
         return Move(name, move.distribution, move.previous, move.value, clamp, rows, len(state[name]))
 
     def run(self, state: State, steps: int, observers: Iterable[Observer] = (), progress: bool | None = None) -> State:
@@ -191,7 +176,6 @@ class Chain:
         observers = tuple(observers)
         state = self._admitted(state)
         self.working.refresh()  # the model may have learned since
-        self._look_at_clamps(state)
         if self.engine.captures and isinstance(self.scan, Scan) and self.free:
             return self._run_recorded(self.scan, state, steps, observers, progress)
         for _ in track(range(steps), "running the chain", progress):
@@ -253,24 +237,17 @@ class _Recorder:
     def _redraw(self, name: str) -> None:
         chain = self.chain
         before = self.state[name].clone()
-        move = chain._redraw(name, self.state, chain.clamp.get(name), chain.factors.get(name))
+        move = chain._redraw(name, self.state, chain.clamp.get(name))
         self.state[name].copy_(move.value)
         _ = move.distribution.mean  # cached there: it must be part of what is recorded
         self.moves[name] = replace(move, previous=before)
 
 
 def redraw(
-    model: JointModel,
-    name: str,
-    state: Mapping[str, Tensor],
-    clamp: Tensor | None,
-    generator: torch.Generator,
-    factors: Any = None,
+    model: JointModel, name: str, state: Mapping[str, Tensor], clamp: Tensor | None, generator: torch.Generator
 ) -> Move:
     """x_name ~ p(x_name | x_-name) at the coordinates that are not clamped."""
     distribution = model(name, state)
-    if clamp is not None:
-        distribution = distribution.given(state[name], clamp, factors)
     value = distribution.redraw(state[name], clamp, generator)
     return Move(name, distribution, state[name], value, clamp)
 

@@ -38,7 +38,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -78,8 +77,7 @@ def _renamed(models: Mapping[str, JointModel]) -> dict[str, Conditional]:
         for name in model.names:
             conditional = model.conditional(name)
             start = None if conditional.start is None else Renamed(prefix, model.start_reads(name), conditional.start)
-            network = Renamed(prefix, model.reads(name), conditional.network)
-            new = Conditional(conditional.family, network, start, conditional.stir)
+            new = Conditional(conditional.family, Renamed(prefix, model.reads(name), conditional.network), start)
             new.shared = conditional.shared
             found[f"{prefix}.{name}"] = new
     return found
@@ -109,14 +107,6 @@ class Renamed(nn.Module):
 
     def _own(self, others: Mapping[str, Tensor]) -> State:
         return {name: others[full] for full, name in self.names.items()}
-
-    @property
-    def directions(self) -> Tensor:
-        return self.inner.directions
-
-    @property
-    def learned(self) -> bool:
-        return self.inner.learned
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         return self.inner(self._own(others))
@@ -175,35 +165,30 @@ class Ruled(Conditional):
 @dataclass(frozen=True, eq=False)
 class Pinned(Distribution):
     """`law`, but certainly `value` at the coordinates `where`. Both broadcast against draws; coordinates of `law` must
-    be encoded as they are stored."""
+    be independent, and encoded as they are stored."""
 
     law: Distribution
     value: Tensor
     where: Tensor
-
-    @cached_property
-    def free(self) -> Distribution:
-        """Of the other coordinates."""
-        return self.law.given(self.value, self.where)
 
     def scores(self, value: Tensor) -> Tensor:
         certain = torch.where(value == self.value, 0.0, -torch.inf).to(value.dtype)
         return torch.where(self.where, certain, self.law.scores(value))
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        return torch.where(self.where, self.value, self.free.sample(generator))
+        return torch.where(self.where, self.value, self.law.sample(generator))
 
     @property
     def mean(self) -> Tensor:
-        return torch.where(self.where, self.value, self.free.mean)
+        return torch.where(self.where, self.value, self.law.mean)
 
     @property
     def variance(self) -> Tensor:
-        return torch.where(self.where, 0, self.free.variance)
+        return torch.where(self.where, 0, self.law.variance)
 
     @property
     def entropy(self) -> Tensor:
-        return torch.where(self.where, 0, self.free.entropy)
+        return torch.where(self.where, 0, self.law.entropy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,8 +202,7 @@ class Summing(Distribution):
 
         x | sum w x = t   =   x + v w (t - sum w x) / sum w^2 v,      x ~ law.
 
-    `scores` are those of `law`; they do not include the factor that the constraint has. Of a law whose coordinates have
-    noise in common (see `directions`) only what each has for itself is used.
+    `scores` are those of `law`; they do not include the factor that the constraint has.
     """
 
     law: Gaussian
@@ -227,22 +211,17 @@ class Summing(Distribution):
     size: int = 1
     channels: bool = False
 
-    @property
-    def apart(self) -> Gaussian:
-        """What each coordinate has for itself."""
-        return Gaussian(self.law.mu, self.law.log_scale)
-
     def _sums(self, x: Tensor) -> Tensor:
         pooled = nn.functional.avg_pool2d(x, self.size) * self.size**2 if self.size > 1 else x
         return pooled.sum(1, keepdim=True) if self.channels else pooled
 
     def _spread(self, x: Tensor) -> Tensor:
         wide = x.repeat_interleave(self.size, -1).repeat_interleave(self.size, -2) if self.size > 1 else x
-        return wide.expand_as(self.apart.mean)
+        return wide.expand_as(self.law.mean)
 
     def _moved(self, x: Tensor) -> Tensor:
         """x, moved onto the constraint."""
-        pull = self.apart.variance * self.weights
+        pull = self.law.variance * self.weights
         gap = (self.total - self._sums(self.weights * x)) / self._sums(self.weights * pull)
         return x + pull * self._spread(gap)
 
@@ -251,16 +230,16 @@ class Summing(Distribution):
 
     @torch.no_grad()
     def sample(self, generator: torch.Generator) -> Tensor:
-        return self._moved(self.apart.sample(generator))
+        return self._moved(self.law.sample(generator))
 
     @property
     def mean(self) -> Tensor:
-        return self._moved(self.apart.mean)
+        return self._moved(self.law.mean)
 
     @property
     def variance(self) -> Tensor:
-        pull = self.apart.variance * self.weights
-        return self.apart.variance - pull.square() / self._spread(self._sums(self.weights * pull))
+        pull = self.law.variance * self.weights
+        return self.law.variance - pull.square() / self._spread(self._sums(self.weights * pull))
 
     @property
     def entropy(self) -> Tensor:

@@ -3,8 +3,7 @@
 The network reads the encoded values of all other groups, as a dictionary, and puts out the family's
 parameters. One forward pass gives a distribution that serves both the score and the draw.
 
-A group may also have a start, p_0(x_i | some others), with which chains begin (see `networks.starts`), and noise along
-the first directions of that, so that chains move along them (see `directions`).
+A group may also have a start, p_0(x_i | some others), with which chains begin (see `networks.starts`).
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from paracond.directions import Stirred
-from paracond.families import Distribution, Family, Gaussian, Real
+from paracond.families import Distribution, Family
 from paracond.state import InputError
 
 
@@ -51,15 +49,12 @@ class Conditional(nn.Module):
     """p(x_i | x_-i) = family(network(x_-i)).
 
     `network` is any module that maps `{name: [batch, *encoding_shape]}` to `[batch, *output_shape]`. `start` should
-    read what is known, or can be guessed, when a chain begins, such as a class. `stir` is (k, kappa): noise along its
-    first k directions, kappa times their lengths, for a group with one sigma and a start that is fitted.
+    read what is known, or can be guessed, when a chain begins, such as a class.
     """
 
     start: Start | None
 
-    def __init__(
-        self, family: Family, network: nn.Module, start: Start | None = None, stir: tuple[int, float] | None = None
-    ):
+    def __init__(self, family: Family, network: nn.Module, start: Start | None = None):
         super().__init__()
         if not isinstance(family, Family) or not isinstance(network, nn.Module):
             found = f"{type(family).__name__} and {type(network).__name__}"
@@ -70,20 +65,6 @@ class Conditional(nn.Module):
         self.network = network
         self.shared = nn.ParameterDict(family.shared_parameters())
         self.start = start
-        self.stir = None if stir is None else self._checked(*stir)
-
-    def _checked(self, count: int, share: float) -> tuple[int, float]:
-        """Of directions that `fit` makes, which are orthogonal."""
-        directions, learned = getattr(self.start, "directions", None), getattr(self.start, "learned", True)
-        if directions is None or learned or not isinstance(self.family, Real):
-            raise InputError("stir needs a Real group with a start of networks.components(..., learned=False)")
-        if self.family.scale in ("element", "coordinate"):
-            raise InputError(f"stir needs one sigma for all coordinates, found scale={self.family.scale!r}")
-        if not (1 <= count <= len(directions) and 0 < share < 1):
-            raise InputError(
-                f"stir is at most {len(directions)} directions and a share under 1, found {count}, {share}"
-            )
-        return count, share
 
     @property
     def reads(self) -> tuple[str, ...] | None:
@@ -101,11 +82,4 @@ class Conditional(nn.Module):
             output = output.float()
         # By attribute: torch.compile of torch 2.11 would break the graph at a whole ParameterDict.
         shared = {name: getattr(self.shared, name) for name in self.family.shared_parameters()}
-        return self._stirred(self.family.distribution(output, **shared))
-
-    def _stirred(self, law: Distribution) -> Distribution:
-        if self.stir is None:
-            return law
-        assert isinstance(law, Gaussian) and isinstance(self.start, nn.Module)
-        count, share = self.stir
-        return Stirred(law.mu, law.log_scale, share * self.start.directions[:count].to(law.mu.dtype))
+        return self.family.distribution(output, **shared)

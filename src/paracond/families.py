@@ -1,7 +1,7 @@
 """Families of distributions: how a group of variables is stored, encoded, scored, drawn, summarised, started.
 
 A family says what values a group takes; a `Distribution` is one member of it per row of a batch, made
-from a network's output. As a rule, coordinates are independent given the rest of the state,
+from a network's output. Coordinates are independent given the rest of the state,
 
     log p(x_i | x_-i) = sum_d log p(x_id | x_-i),
 
@@ -22,7 +22,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -68,20 +68,10 @@ class Distribution(ABC):
         """log p(x_i | x_-i), `[batch]`."""
         return self.scores(value).reshape(len(value), -1).sum(1)
 
-    def given(self, value: Tensor, clamp: Tensor, factors: Any = None) -> Distribution:
-        """The law of the free coordinates, given `value` at those where `clamp` is true: the same, where coordinates
-        are independent. What it says of the others does not count. `factors` are what is known of the clamp."""
-        return self
-
-    def factors(self, clamp: Tensor) -> Any:
-        """What `given` would work out about a clamp for every law of this kind, if anything."""
-        return None
-
     def redraw(self, value: Tensor, clamp: Tensor | None, generator: torch.Generator) -> Tensor:
         """A draw of the free coordinates, given `value` at those where `clamp` is true."""
-        if clamp is None:
-            return self.sample(generator)
-        return torch.where(clamp, value, self.given(value, clamp).sample(generator))
+        drawn = self.sample(generator)
+        return drawn if clamp is None else torch.where(clamp, value, drawn)
 
 
 @dataclass(frozen=True)
@@ -92,7 +82,7 @@ class Family(ABC):
 
     finite: ClassVar[bool] = False
     #: Whether single coordinates may be clamped: true where coordinates are independent given the rest
-    #: (one that conditions must override `Distribution.given`).
+    #: (one that conditions must override `Distribution.redraw`, and `observers.summary` does not know of it yet).
     #: Where false, partial masks are refused.
     clamps_coordinates: ClassVar[bool] = True
 

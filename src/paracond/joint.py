@@ -311,7 +311,6 @@ class JointModel(nn.Module):
             "variables": {name: self.variables[name].describe() for name in self.names},
             "networks": {name: networks.describe(self.conditional(name).network) for name in self.names},
             "starts": {name: networks.describe(s) for name in self.names if (s := self.conditional(name).start)},
-            "stirs": {name: list(found) for name in self.names if (found := self.conditional(name).stir)},
             "alpha": self.alpha,
             "conditions": {name: condition.describe() for name, condition in self.conditions.items()},
             "tied": tied,
@@ -349,8 +348,7 @@ class JointModel(nn.Module):
             if name in description.get("starts", {}):
                 key = f"start of {name}"
                 start = modules.get(key) or networks.rebuild(key, description["starts"][name])
-            stir = description.get("stirs", {}).get(name)
-            conditionals[name] = Conditional(family_from(family), network, start, stir and (stir[0], stir[1]))
+            conditionals[name] = Conditional(family_from(family), network, start)
         conditions = {
             name: Condition(family_from(found["family"]), found["default"])
             for name, found in description.get("conditions", {}).items()

@@ -120,7 +120,6 @@ class Learner(Descent[Info]):
             engine=engine,
             seed=seed,
         )
-        _refuse_parts(model, data)
         self.chain_length = as_schedule("chain_length", chain_length)
         self.form, self.draw, self.skip_redrawn = form, draw, skip_redrawn
         self.scan = Scan(model.names, model.alpha, scan, self.host)
@@ -262,7 +261,7 @@ class Learner(Descent[Info]):
         self.working.refresh(self.model.conditional(name))
         distribution, objective, loss = self.evaluate(name)
         norm = self._gradients(objective, [name])[name]
-        value = self._drawn(name, distribution)
+        value = distribution.sample(self.generator)
         good = self.faults.check(name, {"the loss": loss, "the gradient": norm, "a draw": value.sum()})
         if self.draw == "after":
             value, good = self._draw_after(name, good)
@@ -286,13 +285,6 @@ class Learner(Descent[Info]):
         return distribution, objective, -scores.detach().sum() / self.batch_size
 
     @torch.no_grad()
-    def _drawn(self, name: str, distribution: Distribution) -> Tensor:
-        """A draw, given what questions know of the group."""
-        held = self.restarts.held(name)
-        law = distribution if held is None else distribution.given(self.batch[name], held)
-        return law.sample(self.generator)
-
-    @torch.no_grad()
     def _keep(self, name: str, value: Tensor, good: Tensor, loss: Tensor) -> None:
         """The group's new draw, if all is well, where it is not known, and that it is new."""
         former, held = self.batch[name], self.restarts.held(name)
@@ -313,7 +305,7 @@ class Learner(Descent[Info]):
             self._descend(name, good)
         self.working.refresh(self.model.conditional(name))
         with self.engine.precision():
-            drawn = self._drawn(name, self.working.model(name, self.batch))
+            drawn = self.working.model(name, self.batch).sample(self.generator)
         fine = torch.zeros_like(good)
         try:
             fine = self.faults.check(name, {"a draw": drawn.sum()})
@@ -326,13 +318,6 @@ class Learner(Descent[Info]):
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:
     """Flags per coordinate, or per row (all of it) for a family that scores its coordinates together."""
     return redrawn if redrawn.shape == scores.shape else redrawn.reshape(len(scores), -1).all(1)
-
-
-def _refuse_parts(model: JointModel, data: Data) -> None:
-    for name in [n for n in model.names if model.conditional(n).stir is not None and n in data.mask]:
-        known = data.mask[name].flatten(1)
-        if bool((known.any(1) & ~known.all(1)).any()):
-            raise InputError(f"{name!r} has noise in common (stir), and so cannot be learned where it is known in part")
 
 
 def _one_of(what: str, found: str, allowed: tuple[str, ...]) -> None:

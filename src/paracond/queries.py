@@ -189,8 +189,7 @@ def sample(
         part = slice(first, first + chunk)
         clamp, values = take(mask, part), take(known, part)
         with model.asked():
-            state = model.start(row_count(values), generator, values, clamp)
-            state = merge(clamp, values, {**state, **take(begin, part)})
+            state = _begun(model, generator, values, clamp, take(begin, part))
             chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
             parts.append(chain.run(state, chain.sweeps(sweeps), progress=progress))
     return {name: torch.cat([part[name] for part in parts]) for name in model.variables}
@@ -216,6 +215,18 @@ def _start(model: JointModel, known: State, start: Mapping[str, Tensor] | None) 
     """Values to begin at, admitted."""
     found, _ = model.admit({n: known[n] for n in model.conditions} | dict(start or {}), rows=row_count(known))
     return {name: found[name] for name in start or {}}
+
+
+def _begun(
+    model: JointModel, generator: torch.Generator, known: State, mask: Mask, begin: State, starts: bool = True
+) -> State:
+    """A whole state: what is known, else the values to `begin` at, and all else given these."""
+    placed = mask | {name: torch.ones_like(mask[name]) for name in begin}
+    state = model.start(row_count(known), generator, known | merge(mask, known, begin), placed, starts)
+    rest = [name for name in model.names if not bool(placed[name].all())]
+    for name in rest if begin and not (starts and model.has_starts) else []:  # otherwise they are drawn so already
+        state[name] = model(name, state).redraw(state[name], placed[name], generator)
+    return state
 
 
 def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
@@ -308,12 +319,10 @@ class _Run:
         self.progress = progress
         tiled = {k: v.repeat_interleave(chains, 0) for k, v in known.items()}
         clamp = {k: v.repeat_interleave(chains, 0) for k, v in mask.items()}
-        rows = len(next(iter(tiled.values())))
         begin, start = places
         self.begin = "likely" if start else begin if model.has_starts else "random"
-        self.state = model.start(rows, generator, tiled, clamp, starts=begin == "likely")
         values = {k: v.repeat_interleave(chains, 0) for k, v in start.items()}
-        self.state = merge(clamp, tiled, {**self.state, **values})
+        self.state = _begun(model, generator, tiled, clamp, values, starts=begin == "likely")
         clamp |= {name: torch.ones_like(clamp[name]) for name in model.names if name not in relevant}
         self.chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
         self.open = [name for name in wanted if name in self.chain.free]

@@ -45,12 +45,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from paracond.directions import KnownPart
 from paracond.families import GAIN, LOG_2PI, Binary, Family, Real
 from paracond.networks.base import Network
 from paracond.state import InputError, at_least
 
 SCALE = 0.3  # sigma at first
+AT_ONCE = 2**26  # numbers
 SMALLEST = 0.02  # under it, what is known would weigh more than the digits of float32 can tell
 
 
@@ -217,6 +217,57 @@ class Components(Network):
             return self.means
         given = [others[name].flatten(1).to(self.means.dtype) for name in self.names]
         return self.means[0] + torch.cat(given, 1) @ self.means[1:]
+
+
+class KnownPart:
+    """x_K, and what it says of u. K may be another in every row. `scaled` is A' / sigma."""
+
+    def __init__(self, scaled: Tensor, sigma: Tensor, value: Tensor, mask: Tensor):
+        self.scaled, self.sigma, self.value, self.mask = scaled, sigma, value, mask
+        masks, which = _distinct(mask)
+        prior = torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
+        factor = torch.linalg.cholesky_ex(prior + _products(scaled, masks)).L  # P = L L' >= 1: no need for a check
+        self.factor = factor if len(factor) == 1 else factor[which]
+
+    def directions(self, mean: Tensor, noise: Tensor) -> Tensor:
+        """u = P^-1 b + L'^-1 noise = L'^-1 (L^-1 b + noise)."""
+        return self._solve(self.factor.mT, self._half(self._gap(mean)) + noise, upper=True)
+
+    def evidence(self, mean: Tensor) -> Tensor:
+        gap = self._gap(mean)
+        return -0.5 * (gap.square().sum(1) - self._half(gap).square().sum(1))
+
+    def _gap(self, mean: Tensor) -> Tensor:
+        """(x_K - mu_K) / sigma, and zero elsewhere."""
+        return torch.where(self.mask, self.value - mean, 0) / self.sigma
+
+    def _half(self, gap: Tensor) -> Tensor:
+        """L^-1 b."""
+        return self._solve(self.factor, gap @ self.scaled.T, upper=False)
+
+    def _solve(self, factor: Tensor, rows: Tensor, upper: bool) -> Tensor:
+        if len(factor) == 1:
+            return torch.linalg.solve_triangular(factor[0], rows.T, upper=upper).T
+        return torch.linalg.solve_triangular(factor, rows.unsqueeze(-1), upper=upper).squeeze(-1)
+
+
+def _products(scaled: Tensor, masks: Tensor) -> Tensor:
+    """sum_k mask_k a_ik a_jk, `[masks, rank, rank]`; some at a time, or large images would take gigabytes."""
+    (rank, size), masks = scaled.shape, masks.to(scaled.dtype)
+    if len(masks) < rank:
+        some = masks.split(max(1, AT_ONCE // (rank * size)))
+        return torch.cat([(part[:, None] * scaled).flatten(0, 1) @ scaled.T for part in some]).view(-1, rank, rank)
+    some = scaled.split(max(1, AT_ONCE // (rank * size)))
+    return torch.cat([masks @ (part[:, None] * scaled).flatten(0, 1).T for part in some], 1).view(-1, rank, rank)
+
+
+def _distinct(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that differ from the one before, and which of them each row is: all chains of one question have the same.
+    While a program is recorded, nothing may wait for the host, and every row counts."""
+    if mask.is_cuda and torch.cuda.is_current_stream_capturing():
+        return mask, torch.arange(len(mask), device=mask.device)
+    found: tuple[Tensor, Tensor] = mask.unique_consecutive(dim=0, return_inverse=True)
+    return found
 
 
 def components(

@@ -74,13 +74,13 @@ def saved(config: Config, device: str) -> pc.JointModel:
 
 
 def trained(session: Session, design: Design) -> pc.JointModel:
-    """The main model, measured while it learns. The one that draws best is kept: long trainings may go astray."""
+    """The main model, measured while it learns. The last that draws well is kept: long trainings may go astray."""
     path = session.config.out / "milestones.json"
     aside = replace(session, test=session.apart)  # test faces are for the end
 
     def look(model: pc.JointModel) -> dict[str, float]:
         found = progress(aside, model)
-        if draws_best(found, milestones.found):
+        if draws_well(found, milestones.found):
             keep(model, session)
         return found
 
@@ -90,10 +90,10 @@ def trained(session: Session, design: Design) -> pc.JointModel:
     train(learner, design.updates, session.config.out / "checkpoint", session, milestones)
     if not milestones.found or milestones.found[-1]["updates"] < learner.step_count:
         milestones.take(learner)
-    best = min(reversed(milestones.found), key=lambda each: each.get("fid", 0.0))
-    about = f"{learner.step_count:,} updates; kept is the model after {best['updates']:,}, which drew best"
+    kept = last_kept(milestones.found)
+    about = f"{learner.step_count:,} updates; kept is the model after {kept['updates']:,}, the last that drew well"
     session.add("training_minutes", milestones.trained / 60, "lower", about)
-    names = [name for name in ("attribute_accuracy", "f1", "fid") if name in best]
+    names = [name for name in ("attribute_accuracy", "f1", "fid") if name in kept]
     curve = images_report.curve(milestones.found, PAPER_REPORTS, names)
     session.show(
         "Learning", f"Training faces that were set apart, and the FID of {TRIAL} images, along the training.", curve
@@ -102,9 +102,14 @@ def trained(session: Session, design: Design) -> pc.JointModel:
     return pc.JointModel.load(session.config.out / "model").to(session.device)
 
 
-def draws_best(found: dict[str, float], earlier: Sequence[dict[str, float]]) -> bool:
-    """Whether no earlier look has a smaller FID; where there is none, the last is the best."""
-    return all(found.get("fid", 0.0) <= each.get("fid", 0.0) for each in earlier)
+def draws_well(found: dict[str, float], earlier: Sequence[dict[str, float]]) -> bool:
+    """Whether no earlier look has a FID that is smaller by more than a twentieth: what is read gets better with time.
+    Where there is no FID, the last is the best."""
+    return all(found.get("fid", 0.0) <= 1.05 * each.get("fid", 0.0) for each in earlier)
+
+
+def last_kept(looks: Sequence[dict[str, float]]) -> dict[str, float]:
+    return [look for k, look in enumerate(looks) if draws_well(look, looks[:k])][-1]
 
 
 # --- time -------------------------------------------------------------------------------------------------------

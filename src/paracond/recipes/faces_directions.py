@@ -173,31 +173,25 @@ def switching(session: Session, model: pc.JointModel) -> None:
     attributes = session.attributes(session.most(1000, 8), seed=2)
     for name in [n for n in SWITCHED if n in session.names]:
         index = session.names.index(name)
-        pair = tasks.switched(model, attributes, index, session.most(100, 2))
-        images = [tasks.shown(model, state) for state in pair]
-        value = baselines.switch_success(judge, images[0], images[1], index)
         right = baselines.balanced_accuracy(decided[:, index], session.test.state["c"][rows][:, index])
         key = "switch_success" if name == SWITCHED[0] else f"switch_success_{name.lower()}"
-        session.add(
-            key, value, "higher", f"{name} off and on, {len(attributes)} pairs; the judge is right in {right:.1%}"
-        )
-        some = slice(0, 12)
-        seen = [{k: v[some] for k, v in state.items()} for state in pair]
-        shown = [(image[some].cpu(), tasks.shown_masks(model, s)) for image, s in zip(images, seen, strict=True)]
-        session.show(
-            f"{name} off and on", "All else equal (fig:celeba_cond).", pictures.switch(shown[0], shown[1], name)
-        )
-    if SWITCHED[0] in session.names:
-        chosen_pairs(session, model, judge, attributes[: len(attributes) // 4])
+        for guidance, suffix in ((tasks.GUIDANCE, ""), (0.0, "_unguided")):
+            pair = tasks.switched(model, attributes, index, session.most(100, 2), guidance=guidance)
+            images = [tasks.shown(model, state) for state in pair]
+            value = baselines.switch_success(judge, images[0], images[1], index)
+            about = (
+                f"{name} off and on, {len(attributes)} pairs, guidance {guidance:g}; the judge is right in {right:.1%}"
+            )
+            session.add(key + suffix, value, "higher", about)
+            show_switch(session, model, name, guidance, pair, images)
 
 
-def chosen_pairs(session: Session, model: pc.JointModel, judge: baselines.Judge, attributes: Tensor) -> None:
-    """Of several pairs, those that the model itself believes."""
-    tries, index = session.most(8, 2), session.names.index(SWITCHED[0])
-    off, on = tasks.switched(model, attributes, index, session.most(100, 2), tries=tries)
-    value = baselines.switch_success(judge, tasks.shown(model, off), tasks.shown(model, on), index)
-    about = f"{len(attributes)} pairs, each of {tries} the one in which the model itself is surest to see {SWITCHED[0]}"
-    session.add("switch_success_chosen", value, "higher", about)
+def show_switch(session: Session, model: pc.JointModel, name: str, guidance: float, pair, images) -> None:
+    some = slice(0, 12)
+    seen = [{k: v[some] for k, v in state.items()} for state in pair]
+    shown = [(image[some].cpu(), tasks.shown_masks(model, s)) for image, s in zip(images, seen, strict=True)]
+    about = f"All else equal (fig:celeba_cond); guidance {guidance:g}."
+    session.show(f"{name} off and on, guidance {guidance:g}", about, pictures.switch(shown[0], shown[1], name))
 
 
 def other_factors(session: Session, model: pc.JointModel) -> None:

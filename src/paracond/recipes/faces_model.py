@@ -12,8 +12,7 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
   few steps;
 - all examples are seen mirrored half of the time, and half of them moved by a pixel or two; a condition says which, so
   that what is generated stays in its place;
-- a start for c, and one for x given c (`networks.starts`), where chains begin; and noise along the first directions of
-  the latter (`directions`), so that light and colours do not stay as it drew them;
+- a start for c, and one for x given c (`networks.starts`), where chains begin;
 - half of the chains last (`lasting`), or pictures would grow garish within 100 sweeps; and some rows begin with their
   image, or a part of it, from the start (`restarts`);
 - networks are residual and work on patches (`networks.pyramid`).
@@ -36,7 +35,7 @@ from paracond.state import InputError
 ATTRIBUTES = 40
 SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
 #: Which rows of the batch begin at the start of images (see `restarts_of`).
-RESTARTS = {"square": 0.08}
+RESTARTS = {"square": 0.1}
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -64,19 +63,17 @@ class Design:
     """directions of the starts of x and c (0: chains begin at random)"""
     redundancy: float = 32.0
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
-    stir: tuple[int, float] | None = (16, 0.15)
-    """of how many directions of the start of x, and how much, the noise of x has (see `directions`)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (2.5, 5.0)
-    """at the start and at the end of training"""
+    """at the start, and when the first groups have settled"""
     lasting: tuple[float, float] | None = (0.5, 150.0)
     """share of the batch whose chains last so many times longer (see `lasting`)"""
     restarts: Mapping[str, float] = field(default_factory=lambda: dict(RESTARTS))
     """shares of the batch that begin with their image, or a part of it, from its start (see `restarts_of`)"""
     doubt: float = 16.0
     """how much less is known of an image that is drawn anew as a whole"""
-    restart_after: float = 0.5
+    restart_after: float = 0.2
     """share of the updates after which this begins"""
     completion_steps: int = 2
     warm: bool = False
@@ -86,6 +83,9 @@ class Design:
     batch_size: int = 160
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
+    settled: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys("xyz", 0.45))
+    """shares of the updates after which groups have their last learning rate, if sooner than in the end: images and
+    their latents are drawn worse when they learn for long, attributes and segmentations are read better"""
     average: float = 0.9995
     decay: Mapping[str, float] = field(default_factory=lambda: {"c": 0.1, "s": 0.05})
     """decoupled weight decay: what is read off few known faces is soon learned by heart"""
@@ -109,7 +109,6 @@ PAPER = Design(
     hidden=512,
     sparse=False,
     start=0,
-    stir=None,
     alpha=dict.fromkeys("xscyz", 1.0),
     chain_length=(16.0, 16.0),
     lasting=None,
@@ -119,6 +118,7 @@ PAPER = Design(
     batch_size=64,
     learning_rate=1e-4,
     last_learning_rate=1e-4,
+    settled={},
     average=0.999,
     decay={},
     updates=470_000,
@@ -162,8 +162,7 @@ def make_model(design: Design) -> pc.JointModel:
         if name == "c" and design.jitter:
             options |= {"jitter": design.jitter, "mirrored": design.mirrored}
         network = pc.networks.scene_network(variables, name, **options)
-        start, stir = make_start(design, variables, name), design.stir if name == "x" else None
-        conditionals[name] = pc.Conditional(family, network, start, stir)
+        conditionals[name] = pc.Conditional(family, network, make_start(design, variables, name))
     return pc.JointModel(conditionals, dict(design.alpha), conditions)
 
 
@@ -187,14 +186,14 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
     learner = pc.Learner(
         model,
         balanced(data, design.segmented_share, "s"),
-        chain_length=pc.schedules.linear(*design.chain_length, design.updates),
+        chain_length=pc.schedules.linear(*design.chain_length, settled_after(design)),
         lasting=None if design.lasting is None else pc.Lasting(*design.lasting),
         restarts=restarts_of(design, data, engine.device),
         completion_steps=design.completion_steps,
         warm=[*missing, "y", "z"] if design.warm else (),
         beside=design.beside,
         batch_size=design.batch_size,
-        learning_rate=pc.schedules.cosine(design.learning_rate, design.last_learning_rate, design.updates),
+        learning_rate={name: rate_of(design, name) for name in model.names},
         optimiser=lambda name, parameters: adam(name, parameters, design.decay.get(name, 0.0)),
         average=design.average,
         augment=augmentation(design, engine.device),
@@ -205,6 +204,16 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         some = {name: value[:64] for name, value in learner.batch.items()}
         engine.settle(lambda: [model(name, some).mean for name in model.names])
     return learner
+
+
+def rate_of(design: Design, name: str) -> pc.schedules.Schedule:
+    steps = round(design.settled.get(name, 1.0) * design.updates)
+    return pc.schedules.cosine(design.learning_rate, design.last_learning_rate, steps)
+
+
+def settled_after(design: Design) -> int:
+    """Updates until the first groups have settled."""
+    return round(min([1.0, *design.settled.values()]) * design.updates)
 
 
 def restarts_of(design: Design, data: pc.Data, device: torch.device | str) -> list[pc.Restart]:
@@ -237,5 +246,4 @@ def augmentation(design: Design, device: torch.device | str) -> Moved | None:
 def small(design: Design) -> Design:
     """A design that learns nothing worth having, in seconds."""
     tiny, start = dict.fromkeys("xscyz", 8), min(design.start, 4)
-    design = replace(design, stir=design.stir and (2, design.stir[1]))
     return replace(design, widths=tiny, most=tiny, hidden=16, batch_size=8, updates=10, completion_steps=1, start=start)

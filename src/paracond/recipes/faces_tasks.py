@@ -3,7 +3,7 @@
 Everything is a run of the same chain with something clamped:
 
     generation        c            -> x, s          the last state after some sweeps; shown is the mean of p(x | rest)
-    attribute switch  c, c with one attribute changed; the same random numbers drive both chains
+    attribute switch  c, c with one attribute changed, guided by it; the same random numbers drive both chains
     reading           x_o          -> s, c, x_h     x_o all of the image, or what is seen of it; one chain for all three
     demixing          x            -> x', x'', m    two copies of the model; x = x' (1 - m) + x'' m, p(m) uniform
     super-resolution  means of blocks of x -> x     } a deterministic factor that the Gaussian p(x | rest) is
@@ -26,11 +26,11 @@ from torch import Tensor
 import paracond as pc
 from paracond.compose import Rule
 from paracond.datasets.faces import LABELS
-from paracond.directions import around
 from paracond.metrics import f1, psnr
 
 AT_ONCE = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
 PAIR = ("first", "second")
+GUIDANCE = 4.0  # of an attribute that is switched
 HOLD = 10  # sweeps with the first mask, before it is redrawn
 GREY = (0.299, 0.587, 0.114)
 #: Where the middle of a hidden square lies (rows, columns): at any of these places, 82% or more of a square of 24 x 24
@@ -76,29 +76,14 @@ def portraits(
 
 
 def switched(
-    model: pc.JointModel, attributes: Tensor, index: int, sweeps: int = 100, seed: int = 0, tries: int = 1
+    model: pc.JointModel, attributes: Tensor, index: int, sweeps: int = 100, seed: int = 0, guidance: float = GUIDANCE
 ) -> tuple[pc.State, pc.State]:
     """Two draws of everything, without and with the attribute `index`: other attributes and all random numbers are the
-    same. Of several `tries`, the pair in which the model itself, by p(c | rest), is surest to see what was asked."""
-    without, with_it = (attributes.repeat_interleave(tries, 0) for _ in range(2))
+    same. It counts `guidance` times more than it does by itself (see `guidance`), or many latents would not mind."""
+    without, with_it = attributes.clone(), attributes.clone()
     without[:, index], with_it[:, index] = 0, 1
-    off, on = generate(model, without, sweeps, seed), generate(model, with_it, sweeps, seed)
-    if tries == 1:
-        return off, on
-    agreed = (1 - _seen(model, off, index)) * _seen(model, on, index)
-    rows = torch.arange(len(attributes), device=agreed.device)
-    best = tries * rows + agreed.view(-1, tries).argmax(1)
-    return {name: value[best] for name, value in off.items()}, {name: value[best] for name, value in on.items()}
-
-
-@torch.no_grad()
-def _seen(model: pc.JointModel, state: pc.State, index: int) -> Tensor:
-    """p(c_index = 1 | rest), `[n]`."""
-    size, reads = AT_ONCE[model.device.type], model.reads("c")
-    with model.asked():
-        parts = range(0, len(state["c"]), size)
-        means = [model("c", {k: state[k][i : i + size] for k in reads}).mean[:, index] for i in parts]
-    return torch.cat(means).float()
+    asked = pc.guided(model, "c", [index], guidance) if guidance else model
+    return generate(asked, without, sweeps, seed), generate(asked, with_it, sweeps, seed)
 
 
 # --- segmentations ----------------------------------------------------------------------------------------------
@@ -202,9 +187,8 @@ def mix(first: Tensor, second: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
 def demixing(model: pc.JointModel) -> pc.JointModel:
     """Two copies of the model, and the mask m, given the mixed image x."""
 
-    def mask(law, others):  # of both images, only light and colours are looked at (see `compose`)
-        laws = [around(law(f"{each}.x"), others[f"{each}.x"]) for each in PAIR]
-        first, second = (each.scores(others["x"]).sum(1, keepdim=True) for each in laws)
+    def mask(law, others):
+        first, second = (law(f"{each}.x").scores(others["x"]).sum(1, keepdim=True) for each in PAIR)
         return pc.Binary().distribution(second - first)
 
     def image(name: str, value: int) -> Rule:

@@ -1,0 +1,83 @@
+"""Guidance: some coordinates of a group count for more than they did in learning.
+
+Where latents know all of an image, an attribute has little to say: told otherwise, the chain soon goes on as if it had
+not been told. A guided model asks each conditional twice, with the group g as it is and with the coordinates in
+question flipped, g', and draws from
+
+    p_w(x_i | x_-i)  ~  p(x_i | g, ...) [p(x_i | g, ...) / p(x_i | g', ...)]^w.
+
+By Bayes' rule the ratio is, up to a constant, p(g | x_i, ...) / p(g' | x_i, ...): the odds for g that x_i gives, which
+count w times more. With logits, and with means of Gaussians whose scale does not depend on g, this is
+
+    o_w = o(g) + w (o(g) - o(g'))
+
+of what networks put out, and that is what is done. (So it is not exact for `Real(scale="element")`, whose log-scales
+are moved in the same way.) w = 0 is the model itself. For w > 0 the chain tends to another distribution than the
+model's, one that shows what the coordinates stand for: good for pictures, not for probabilities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from paracond.conditionals import Conditional
+from paracond.families import Binary
+from paracond.joint import JointModel
+from paracond.state import InputError
+
+
+class Guided(nn.Module):
+    """A network whose output is moved away from what it would be with `flipped` coordinates of group `name`."""
+
+    flipped: Tensor
+
+    def __init__(self, network: nn.Module, reads: Sequence[str], name: str, flipped: Tensor, weight: float):
+        super().__init__()
+        self.network, self.reads, self.name, self.weight = network, tuple(reads), name, weight
+        self.register_buffer("flipped", flipped)
+
+    def forward(self, others: Mapping[str, Tensor]) -> Tensor:
+        asked = others[self.name]
+        other = torch.where(self.flipped, 1 - asked, asked)
+        found: Tensor = self.network(others)
+        return found + self.weight * (found - self.network({**others, self.name: other}))
+
+
+def guided(model: JointModel, name: str, where: Sequence[int] | Tensor, weight: float) -> JointModel:
+    """`model`, with coordinates `where` (numbers, or a Bool mask) of the binary group `name` counted `weight` times
+    more. It shares all parameters with the model."""
+    model.check_names([name])
+    family = model.variables[name]
+    if not isinstance(family, Binary):
+        raise InputError(f"guidance is for Binary groups, found {name!r}: {family}")
+    if not (isinstance(weight, (int, float)) and 0 <= weight < math.inf):
+        raise InputError(f"the weight of guidance must be a number, 0 or more, found {weight!r}")
+    flipped = _mask(name, family, where).to(model.device)
+    readers = [group for group in model.names if name in model.reads(group)]
+    conditionals = {group: model.conditional(group) for group in model.names}
+    for group in readers:
+        own = conditionals[group]
+        if type(own).forward is not Conditional.forward:
+            raise InputError(f"{group!r} follows a rule, which cannot be guided: guide models before they are composed")
+        network = Guided(own.network, model.reads(group), name, flipped, float(weight))
+        conditionals[group] = Conditional(own.family, network, own.start)
+        conditionals[group].shared = own.shared
+    return JointModel(conditionals, dict(model.alpha), model.conditions)
+
+
+def _mask(name: str, family: Binary, where: Sequence[int] | Tensor) -> Tensor:
+    where, shape = torch.as_tensor(where), family.event_shape
+    if where.dtype == torch.bool:
+        if tuple(where.shape) != tuple(shape):
+            raise InputError(f"the mask for {name!r} must have shape {list(shape)}, found {list(where.shape)}")
+        return where
+    count = math.prod(shape)
+    if where.is_floating_point() or not bool(((where >= 0) & (where < count)).all()):
+        raise InputError(f"{name!r} has coordinates 0 to {count - 1}, found {where.tolist()}")
+    mask = torch.zeros(count, dtype=torch.bool)
+    mask[where.long().flatten()] = True
+    return mask.view(shape)

@@ -1,0 +1,87 @@
+"""Guided models against what their formula says, computed by hand."""
+
+import pytest
+import torch
+
+import paracond as pc
+
+
+def wild(variables):
+    """A model whose conditionals depend on everything, strongly."""
+    torch.manual_seed(0)
+    networks = {name: pc.networks.mlp(variables, name, hidden=8) for name in variables}
+    for network in networks.values():
+        for parameter in network.parameters():
+            parameter.data.normal_()
+    return pc.JointModel({name: pc.Conditional(family, networks[name]) for name, family in variables.items()}).double()
+
+
+def test_a_guided_conditional_is_the_power_of_a_ratio():
+    """p_w ~ p^(1 + w) / p'^w, where the second bit of c is flipped in p', by tables of all states."""
+    model, weight = wild({"a": pc.Binary(1), "k": pc.Categorical(3), "c": pc.Binary(2)}), 1.5
+    plain, guided = (pc.exact.enumerate_model(m) for m in (model, pc.guided(model, "c", [1], weight)))
+    values = plain.values["c"].tolist()
+    flip = [values.index([first, 1 - second]) for first, second in values]
+    for axis in (0, 1):
+        p = plain.kernel.tables[axis]
+        powers = p ** (1 + weight) / p[:, :, flip] ** weight
+        torch.testing.assert_close(guided.kernel.tables[axis], powers / powers.sum(axis, keepdim=True))
+        assert (guided.kernel.tables[axis] - p).abs().max() > 0.1
+    torch.testing.assert_close(guided.kernel.tables[2], plain.kernel.tables[2])  # c does not read itself
+
+
+def test_the_mean_of_a_guided_gaussian():
+    """N(m, s)^(1 + w) / N(m', s)^w has mean m + w (m - m') and the same scale."""
+    variables = {"x": pc.Real(3, scale="learned"), "c": pc.Binary((2, 2))}
+    model = wild(variables)
+    where = torch.tensor([[True, False], [False, True]])
+    guided = pc.guided(model, "c", where, 2.0)
+    state = {"x": torch.zeros(1, 3).double(), "c": torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]).double()}
+    flipped = {**state, "c": torch.tensor([[[0.0, 0.0], [1.0, 1.0]]]).double()}
+    m, other, found = model("x", state), model("x", flipped), guided("x", state)
+    torch.testing.assert_close(found.mean, m.mean + 2 * (m.mean - other.mean))
+    torch.testing.assert_close(found.variance, m.variance)
+    values = torch.randn(5, 3).double()
+    powers = 3 * m.log_prob(values) - 2 * other.log_prob(values)
+    gap = found.log_prob(values) - powers
+    torch.testing.assert_close(gap, gap[:1].expand(5))
+
+
+def test_no_weight_is_the_model_and_all_else_is_shared():
+    torch.manual_seed(0)
+    variables = {"x": pc.Real(2), "c": pc.Binary(3)}
+    start = pc.networks.components(variables, "x", ["c"], 1)
+    networks = {name: pc.networks.mlp(variables, name) for name in variables}
+    conditionals = {n: pc.Conditional(f, networks[n], start if n == "x" else None) for n, f in variables.items()}
+    model = pc.JointModel(conditionals, {"x": 3.0, "c": 1.0})
+    same = pc.guided(model, "c", [0], 0)
+    drawn, again = (pc.sample(each, rows=4, sweeps=3, seed=1) for each in (model, same))
+    assert all(torch.equal(drawn[name], again[name]) for name in drawn)
+    assert same.alpha == model.alpha and same.conditional("x").start is start
+    shared = {id(p) for p in model.parameters()}
+    assert all(id(p) in shared for p in pc.guided(model, "c", [0], 2).parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "weight", "message"),
+    [
+        ("x", [0], 1, r"Binary groups, found 'x'"),
+        ("c", [3], 1, r"coordinates 0 to 2, found \[3\]"),
+        ("c", [0.5], 1, r"coordinates 0 to 2"),
+        ("c", torch.ones(2, dtype=torch.bool), 1, r"shape \[3\], found \[2\]"),
+        ("c", [0], -1, r"0 or more, found -1"),
+        ("q", [0], 1, r"'q'"),
+    ],
+)
+def test_what_cannot_be_guided_is_refused(name, where, weight, message):
+    variables = {"x": pc.Real(2), "c": pc.Binary(3)}
+    model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(variables, n)) for n, f in variables.items()})
+    with pytest.raises(pc.InputError, match=message):
+        pc.guided(model, name, where, weight)
+
+
+def test_rules_are_not_guided():
+    model = wild({"x": pc.Real(2, scale="learned"), "c": pc.Binary(3)})
+    pair = pc.compose({"one": model}, rules={"one.x": lambda law, others: law("one.x")})
+    with pytest.raises(pc.InputError, match=r"'one.x' follows a rule"):
+        pc.guided(pair, "one.c", [0], 1)
