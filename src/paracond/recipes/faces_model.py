@@ -66,7 +66,7 @@ class Design:
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (2.5, 5.0)
-    """at the start, and when the first groups have settled"""
+    """at the start, and when groups settle"""
     lasting: tuple[float, float] | None = (0.5, 150.0)
     """share of the batch whose chains last so many times longer (see `lasting`)"""
     restarts: Mapping[str, float] = field(default_factory=lambda: dict(RESTARTS))
@@ -83,9 +83,9 @@ class Design:
     batch_size: int = 160
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
-    settled: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys("xyz", 0.45))
-    """shares of the updates after which groups have their last learning rate, if sooner than in the end: images and
-    their latents are drawn worse when they learn for long, attributes and segmentations are read better"""
+    settled: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys("xsyz", 0.45))
+    """shares of the updates after which groups learn no more: all that takes part in drawing images was worse when it
+    learned for long, and attributes, which are known there, were read better"""
     average: float = 0.9995
     decay: Mapping[str, float] = field(default_factory=lambda: {"c": 0.1, "s": 0.05})
     """decoupled weight decay: what is read off few known faces is soon learned by heart"""
@@ -207,8 +207,10 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
 
 
 def rate_of(design: Design, name: str) -> pc.schedules.Schedule:
+    """Down along half a cosine; to nothing, for a group that settles before the end."""
     steps = round(design.settled.get(name, 1.0) * design.updates)
-    return pc.schedules.cosine(design.learning_rate, design.last_learning_rate, steps)
+    last = 0.0 if name in design.settled else design.last_learning_rate
+    return pc.schedules.cosine(design.learning_rate, last, steps)
 
 
 def settled_after(design: Design) -> int:

@@ -64,10 +64,10 @@ def variants(session: Session, design: Design) -> dict[str, Callable[[], None]]:
         keys = []
         for variant in PAIRS[name]:
             changed = replace(base, **dict(variant.changes))  # type: ignore[arg-type]
-            key = known.setdefault((str(changed), variant.complete), f"learning_{variant.name}")
+            key = known.setdefault((str(changed), variant.complete), f"learning_{variant.name}_{base.updates}")
             parts.setdefault(key, partial(learned, session, changed, variant, key))
             keys.append(key)
-        parts[f"variant {name}"] = partial(report, session, name, keys, base.updates)
+        parts[f"variant {name} {base.updates}"] = partial(report, session, name, keys, base.updates)
     return parts
 
 

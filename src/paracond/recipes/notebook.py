@@ -22,7 +22,7 @@ from paracond.results import Metric, Outcome, PresetConfig, command, commit, har
 from paracond.storage import replace_file
 
 #: Settings that say where things are and which parts there are, not how one is measured.
-FREE = ("out", "data", "model", "resume", "minutes", "stopwatch", "extras", "variants")
+FREE = ("out", "data", "model", "resume", "minutes", "stopwatch", "extras", "variants", "variant_updates")
 
 
 @dataclass(kw_only=True)
@@ -96,6 +96,8 @@ class Notebook:
         path = self._path(name)
         found = json.loads(path.read_text()) if path.exists() else {}
         if found.get("stamp") != self.stamp():
+            if found:
+                print(f"  {name}: measured before, but with {_difference(found['stamp'], self.stamp())}: once more")
             return False
         self.metrics += [Metric(**metric) for metric in found["metrics"]]
         self.details |= found["details"]
@@ -119,3 +121,11 @@ class Notebook:
         outcome.write(self.settings.out)
         images_report.page(self.title, self.about, outcome, self.figures).write(self.settings.out)
         return outcome
+
+
+def _difference(before: dict, now: dict) -> str:
+    """In words."""
+    if before["model"] != now["model"]:
+        return "another model"
+    pairs = {key: (before["settings"].get(key), value) for key, value in now["settings"].items()}
+    return ", ".join(f"{key} {old} instead of {new}" for key, (old, new) in pairs.items() if old != new)
