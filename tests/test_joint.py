@@ -650,3 +650,88 @@ def test_a_start_that_is_only_fitted_has_half_the_parameters(tmp_path):
     pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).save(tmp_path)
     found = pc.JointModel.load(tmp_path).conditional("x").start
     torch.testing.assert_close(found.directions, start.directions)
+
+
+def banded(rows=400, band=3, rank=5, **options):
+    """Images of 2 x 6 x 8, and a start with a band that is fitted to them."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, 2, 6, 8, generator=generator, dtype=torch.float64).cumsum(2).cumsum(3)
+    g = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
+    x = x + (g @ torch.randn(3, 96, generator=generator, dtype=torch.float64)).view_as(x)
+    variables = {"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}
+    start = pc.networks.components(variables, "x", ["g"], rank, band=band, **options).double()
+    start.fit(x, {"g": g}, generator, passes=200)
+    return start, x, g
+
+
+def basis(band):
+    """Cosines on 2 x 6 x 8 images by their formula, `[2 band^2, 96]`."""
+    found = []
+    for channel in range(2):
+        for i in range(band):
+            for j in range(band):
+                image = torch.zeros(2, 6, 8, dtype=torch.float64)
+                rows = torch.cos(torch.pi * i * (torch.arange(6, dtype=torch.float64) + 0.5) / 6)
+                columns = torch.cos(torch.pi * j * (torch.arange(8, dtype=torch.float64) + 0.5) / 8)
+                image[channel] = rows.outer(columns)
+                found.append(image.flatten() / image.norm())
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("band", [3, 6])
+def test_a_start_with_a_band_is_the_best_in_it(band):
+    """The maximum of log p_0 among means and directions of slow cosines, by eigenvectors of what these see."""
+    start, x, g = banded(band=band, learned=False)
+    waves = basis(band)
+    torch.testing.assert_close(waves @ waves.T, torch.eye(len(waves), dtype=torch.float64))
+    given, flat = torch.cat([torch.ones_like(g[:, :1]), g], 1), x.flatten(1)
+    slopes = torch.linalg.lstsq(given, flat @ waves.T).solution
+    gap = flat - given @ slopes @ waves
+    variances, vectors = torch.linalg.eigh((gap @ waves.T).T @ (gap @ waves.T) / len(x))
+    variances, vectors = variances.flip(0)[:5], vectors.flip(1)[:, :5]
+    noise = (gap.square().sum() / len(x) - variances.sum()) / (96 - 5)
+    torch.testing.assert_close(start._log_scale().exp() ** 2, noise)
+    close = {"rtol": 1e-5, "atol": 1e-5}  # cosines have the digits of float32
+    torch.testing.assert_close(start._mean({"g": g}), given @ slopes @ waves, **close)
+    covariance = waves.T @ (vectors * (variances - noise)) @ vectors.T @ waves
+    directions = start._whole(start.directions)
+    torch.testing.assert_close(directions.T @ directions, covariance, **close)
+    assert start.directions.shape == (5, 2 * band**2)
+
+
+def test_a_start_with_a_band_is_asked_in_pixels():
+    """What is seen, and draws, are as those of the start that has the same mean and directions in full."""
+    start, x, g = banded()
+    full = pc.networks.components({"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}, "x", ["g"], 5).double()
+    with torch.no_grad():
+        full.means.copy_(start._whole(start.means))
+        full.directions.copy_(start._whole(start.directions))
+        full.readings.copy_(start._whole(start.readings.T).T)
+        full.log_sigma.copy_(start.log_sigma)
+        full.log_variance.copy_(start.log_variance)
+    some, seen, others = x[:4], torch.rand(4, 2, 6, 8, generator=torch.Generator().manual_seed(1)) < 0.4, {"g": g[:4]}
+    for part in (None, (some, seen)):
+        drawn = []
+        for each in (start, full):
+            known = None if part is None else each.known(*part)
+            drawn.append(each.sample(others, torch.Generator().manual_seed(2), 4, known))
+            drawn.append(torch.zeros(()) if known is None else each.evidence(others, known))
+        torch.testing.assert_close(drawn[:2], drawn[2:])
+    torch.testing.assert_close(start.score(some, others), full.score(some, others))
+    again = [each.again(some, others, torch.Generator().manual_seed(3)) for each in (start, full)]
+    torch.testing.assert_close(*again)
+
+
+def test_a_band_is_saved_and_checked(tmp_path):
+    variables = {"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}
+    networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
+    start, _, _ = banded(learned=False)
+    starts = {"x": start.float(), "g": None}
+    pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).save(tmp_path)
+    found = pc.JointModel.load(tmp_path).conditional("x").start
+    torch.testing.assert_close(found._whole(found.directions), start._whole(start.directions))
+    for shape, band in ((4, 2), ((2, 6, 8), 7), ((2, 6, 8), 0)):
+        with pytest.raises(pc.InputError, match=r"a band is for images"):
+            pc.networks.components({"x": pc.Real(shape)}, "x", [], 2, band=band)
+    with pytest.raises(pc.InputError, match=r"9 directions are more than the 8 coefficients"):
+        pc.networks.components({"x": pc.Real((2, 6, 8))}, "x", [], 9, band=2)

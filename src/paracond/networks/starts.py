@@ -35,6 +35,10 @@ directions, and g = m + w L is found with u.
 That takes what the directions leave for independent noise, which in an image it is not: neighbours leave the same.
 Many known pixels then outvote the prior of u with what is one and the same error, and what is drawn beside them is
 wild. With `redundancy` r, r known coordinates count as one: sigma^2 is r times as large where x_K speaks.
+
+What is common to images is smooth. With `band` k, mu and A have only the k x k slowest of the cosines of which an image
+can be made (the discrete cosine transform, orthonormal), and are kept as their coefficients. A face of 64 x 64 pixels
+needs a quarter of the numbers then, and more directions for the same number say more of what is hidden (RESULTS).
 """
 
 from __future__ import annotations
@@ -57,7 +61,8 @@ SMALLEST = 0.02  # under it, what is known would weigh more than the digits of f
 class Components(Network):
     """p_0 of a group of shape `shape` given `inputs`, the encoded sizes of the groups that it reads, by name.
 
-    If not `learned`, it has no q(u | x, g), which is half of its parameters, and must be fitted (see `fit`).
+    If not `learned`, it has no q(u | x, g), which is half of its parameters, and must be fitted (see `fit`). `band` is
+    for images, `[channels, height, width]`.
     """
 
     def __init__(
@@ -68,13 +73,23 @@ class Components(Network):
         binary: bool = False,
         learned: bool = True,
         redundancy: float = 1.0,
+        band: int | None = None,
     ):
         super().__init__(
-            inputs=dict(inputs), shape=list(shape), rank=rank, binary=binary, learned=learned, redundancy=redundancy
+            inputs=dict(inputs),
+            shape=list(shape),
+            rank=rank,
+            binary=binary,
+            learned=learned,
+            redundancy=redundancy,
+            band=band,
         )
         if not 1 <= redundancy < math.inf:
             raise InputError(f"redundancy must be at least 1, found {redundancy}")
-        size = math.prod(shape)
+        self.waves = None if band is None else Cosines(shape, band)
+        size = math.prod(shape) if band is None else shape[0] * band**2
+        if rank > size:
+            raise InputError(f"{rank} directions are more than the {size} coefficients of the band")
         self.names = self.reads = tuple(inputs)
         self.shape, self.binary, self.learned, self.redundancy = tuple(shape), binary, learned, redundancy
         self.means = nn.Parameter(torch.zeros(1 + sum(inputs.values()), size))
@@ -90,8 +105,8 @@ class Components(Network):
         if not self.learned:
             raise InputError("a start with learned=False is fitted (fit_starts), not learned: it has no bound")
         gap, log_sigma = value.flatten(1) - self._mean(others), self._log_scale()
-        m, d = gap @ self.readings, self.log_variance.exp()
-        error = (gap - m @ self.directions).square().sum(1) + d @ self.directions.square().sum(1)
+        m, d = self._kept(gap) @ self.readings, self.log_variance.exp()
+        error = (gap - self._whole(m @ self.directions)).square().sum(1) + d @ self.directions.square().sum(1)
         divergence = 0.5 * (m.square() + d - 1 - self.log_variance).sum(1)
         return -0.5 * error * torch.exp(-2 * log_sigma) - gap.shape[1] * (log_sigma + 0.5 * LOG_2PI) - divergence
 
@@ -101,9 +116,10 @@ class Components(Network):
 
         Directions are found by subspace iteration, which begins at random and takes `passes` over the examples.
         """
-        x, rank = value.flatten(1).to(self.means.dtype), len(self.directions)
-        if len(x) <= rank:
-            raise InputError(f"{rank} directions need more than {rank} examples, found {len(x)}")
+        whole, rank = value.flatten(1).to(self.means.dtype), len(self.directions)
+        if len(whole) <= rank:
+            raise InputError(f"{rank} directions need more than {rank} examples, found {len(whole)}")
+        x = self._kept(whole)
         given = torch.cat([torch.ones_like(x[:, :1]), *[others[n].flatten(1).to(x.dtype) for n in self.names]], 1)
         self.means.copy_(torch.linalg.pinv(given.T @ given, hermitian=True) @ (given.T @ x))
         gap = x - given @ self.means
@@ -113,8 +129,9 @@ class Components(Network):
             basis = torch.linalg.qr(gap.T @ (gap @ basis)).Q
         variances, turned = torch.linalg.eigh((gap @ basis).T @ (gap @ basis) / len(x))
         variances, vectors = variances.flip(0)[:rank], (basis @ turned).flip(1)[:, :rank]
-        left = gap.square().sum() / len(x) - variances.sum()
-        noise = (left / max(1, x.shape[1] - rank)).clamp(min=SMALLEST**2)
+        beyond = whole.square().sum() - x.square().sum()  # what no cosine in the band has
+        left = (gap.square().sum() + beyond) / len(x) - variances.sum()
+        noise = (left / max(1, whole.shape[1] - rank)).clamp(min=SMALLEST**2)
         lengths = (variances - noise).clamp(min=0).sqrt()
         self.directions.copy_((vectors * lengths).T)
         if self.learned:
@@ -147,7 +164,7 @@ class Components(Network):
         u = mean.new_empty(len(mean), len(self.directions)).normal_(generator=generator)
         e = torch.empty_like(mean).normal_(generator=generator)
         u = u if part is None else part.directions(mean, u)
-        drawn = mean + u @ self.directions + self._log_scale().exp() * e
+        drawn = mean + self._whole(u @ self.directions) + self._log_scale().exp() * e
         return (drawn > 0.5).to(drawn.dtype) if self.binary else drawn
 
     @torch.no_grad()
@@ -155,7 +172,9 @@ class Components(Network):
         """The coordinates of `value` where `mask` is true, for `sample` and `evidence`; `[batch, *shape]` both, or one
         row of a mask for all (which is much cheaper)."""
         sigma = self._log_scale().exp() * math.sqrt(doubt * self.redundancy)
-        return KnownPart(self.directions / sigma, sigma, value.flatten(1).to(self.means.dtype), mask.flatten(1))
+        return KnownPart(
+            self._whole(self.directions) / sigma, sigma, value.flatten(1).to(self.means.dtype), mask.flatten(1)
+        )
 
     @torch.no_grad()
     def told(
@@ -185,7 +204,7 @@ class Components(Network):
         """`part` of x, and what is known of a group with the covariance L'L that it reads, as coordinates of one
         vector (x, g) with the directions (A, 0) and (L M, L)."""
         own = torch.cat([lengths.new_zeros(len(self.directions), lengths.shape[1]), lengths])
-        directions = torch.cat([torch.cat([self.directions, lengths @ slopes]), own], 1)
+        directions = torch.cat([torch.cat([self._whole(self.directions), lengths @ slopes]), own], 1)
         sigma = torch.cat([part.sigma.expand(slopes.shape[1]), torch.full_like(lengths[0], SMALLEST)])
         count = max(len(mask), len(part.mask))
         masks = torch.cat([part.mask.expand(count, -1), mask.expand(count, -1)], 1)
@@ -193,15 +212,16 @@ class Components(Network):
 
     def _lengths(self) -> Tensor:
         """L, with L'L the covariance."""
+        directions = self._whole(self.directions)
         noise = (2 * self._log_scale()).exp() * torch.eye(
-            self.directions.shape[1], dtype=self.directions.dtype, device=self.directions.device
+            directions.shape[1], dtype=directions.dtype, device=directions.device
         )
-        return torch.linalg.cholesky_ex(noise + self.directions.T @ self.directions).L.T
+        return torch.linalg.cholesky_ex(noise + directions.T @ directions).L.T
 
     def _slopes(self, name: str) -> Tensor:
         """The rows of mu that belong to the group `name`."""
         sizes = list(self.config["inputs"].values())
-        return self.means[1:].split(sizes)[self.names.index(name)]
+        return self._whole(self.means[1:].split(sizes)[self.names.index(name)])
 
     @torch.no_grad()
     def evidence(self, others: Mapping[str, Tensor], part: KnownPart) -> Tensor:
@@ -214,9 +234,50 @@ class Components(Network):
     def _mean(self, others: Mapping[str, Tensor]) -> Tensor:
         """In the type of the parameters: low precision would show in the sums of squares."""
         if not self.names:
-            return self.means
+            return self._whole(self.means)
         given = [others[name].flatten(1).to(self.means.dtype) for name in self.names]
-        return self.means[0] + torch.cat(given, 1) @ self.means[1:]
+        return self._whole(self.means[0] + torch.cat(given, 1) @ self.means[1:])
+
+    def _kept(self, rows: Tensor) -> Tensor:
+        """Coordinates, as parameters have them."""
+        return rows if self.waves is None else self.waves.coefficients(rows)
+
+    def _whole(self, rows: Tensor) -> Tensor:
+        """What parameters stand for, in coordinates."""
+        return rows if self.waves is None else self.waves.images(rows)
+
+
+class Cosines(nn.Module):
+    """The `band` x `band` slowest cosines on images `[channels, height, width]`, which are orthonormal."""
+
+    down: Tensor
+    across: Tensor
+
+    def __init__(self, shape: Sequence[int], band: int):
+        super().__init__()
+        if len(shape) != 3 or not 1 <= band <= min(shape[1:]):
+            raise InputError(
+                f"a band is for images [channels, height, width], at most their sides, found {band} and {list(shape)}"
+            )
+        self.channels, self.band = shape[0], band
+        self.register_buffer("down", _cosines(shape[1], band), persistent=False)
+        self.register_buffer("across", _cosines(shape[2], band), persistent=False)
+
+    def coefficients(self, rows: Tensor) -> Tensor:
+        """`[rows, coordinates]` to `[rows, channels * band^2]`."""
+        images = rows.view(-1, self.channels, self.down.shape[1], self.across.shape[1])
+        return (self.down @ images @ self.across.T).flatten(1)
+
+    def images(self, rows: Tensor) -> Tensor:
+        """The inverse, for images in the band."""
+        return (self.down.T @ rows.view(-1, self.channels, self.band, self.band) @ self.across).flatten(1)
+
+
+def _cosines(size: int, band: int) -> Tensor:
+    places, speeds = torch.arange(size, dtype=torch.float64) + 0.5, torch.arange(band, dtype=torch.float64)
+    waves = torch.cos(math.pi / size * speeds.unsqueeze(1) * places) * math.sqrt(2 / size)
+    waves[0] /= math.sqrt(2)
+    return waves.to(torch.get_default_dtype())
 
 
 class KnownPart:
@@ -279,11 +340,11 @@ def components(
         raise InputError(f"{name!r} is none of the variables {', '.join(variables)}")
     family = variables[name]
     at_least({"rank": (rank, 1)})
-    rank = min(rank, max(1, math.prod(family.event_shape) - 1))
     if not isinstance(family, (Real, Binary)):
         raise InputError(f"components are for Real and Binary groups; {name!r} is {family}")
     unknown = [k for k in reads if k not in variables or k == name]
     if unknown:
         raise InputError(f"the start of {name!r} must read other groups, found {', '.join(unknown)}")
     inputs = {k: math.prod(variables[k].encoding_shape) for k in reads}
+    rank = min(rank, max(1, math.prod(family.event_shape) - 1))
     return Components(inputs, family.event_shape, rank, isinstance(family, Binary), **options)

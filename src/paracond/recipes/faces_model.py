@@ -59,8 +59,10 @@ class Design:
     hidden: int = 128
     sparse: bool = True
     """whether groups read only what they need"""
-    start: int = 128
+    start: int = 320
     """directions of the starts of x and c (0: chains begin at random)"""
+    band: int | None = 32
+    """how many cosines each way the start of x is made of (see `networks.starts`)"""
     redundancy: float = 32.0
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
@@ -170,8 +172,9 @@ def make_start(design: Design, variables: Mapping[str, pc.Family], name: str) ->
     """Attributes begin as they come together in the data, and images given them."""
     if not design.start or name not in ("x", "c"):
         return None
-    reads, redundancy = (["c"], design.redundancy) if name == "x" else ([], 1.0)
-    return pc.networks.components(variables, name, reads, design.start, learned=False, redundancy=redundancy)
+    options: dict = {"redundancy": design.redundancy, "band": design.band} if name == "x" else {}
+    reads = ["c"] if name == "x" else []
+    return pc.networks.components(variables, name, reads, design.start, learned=False, **options)
 
 
 def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
