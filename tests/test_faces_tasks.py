@@ -45,48 +45,29 @@ def attributes(count):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_attribute_is_switched_and_nothing_else(kind):
     model = tiny(kind)
-    off, on = tasks.switched(model, attributes(3), 15, sweeps=1, seed=5, guidance=0.0)
+    off, on = tasks.switched(model, attributes(3), 15, sweeps=1, seed=5)
     assert (off["c"] != on["c"]).sum(0).tolist() == [3 * (k == 15) for k in range(40)]
     assert not off["c"][:, 15].any() and on["c"][:, 15].all()
-    again = tasks.generate(model, on["c"], 1, seed=5)
-    assert all(torch.equal(again[name], on[name]) for name in on)
+    again = tasks.generate(model, off["c"], 1, seed=5)
+    assert all(torch.equal(again[name], off[name]) for name in off)
     images = tasks.shown(model, on)
     assert images.shape == (3, 3, 64, 64) and float(images.min()) >= 0 and float(images.max()) <= 1
     assert torch.equal(images, model("x", on).mean.clamp(0, 1))
 
 
-def test_the_same_random_numbers_drive_both_chains():
-    """Where the attribute is not read, both draws are equal."""
+def test_an_edited_face_goes_on_from_what_it_was():
+    """Without sweeps nothing but the attribute has changed; with them it is as a guided model draws from there."""
     model = tiny()
-    deaf = pc.JointModel({"c": model.conditional("c"), "u": Alone()}, conditions=model.conditions | given_images())
-    off, on = tasks.switched(deaf, attributes(4), 3, sweeps=2, guidance=0.0)
-    assert torch.equal(off["u"], on["u"]) and not torch.equal(off["u"][0], off["u"][1])
-
-
-def test_a_switch_is_guided_by_what_is_switched():
-    """As far as is asked for: by default, as a guided model draws."""
-    model = tiny()
-    asked = attributes(3)
-    asked[:, 15] = 1
-    for guidance in (tasks.GUIDANCE, 1.0):
-        _, on = tasks.switched(model, asked, 15, sweeps=1, seed=5, guidance=guidance)
-        same = tasks.generate(pc.guided(model, "c", [15], guidance), asked, 1, seed=5)
-        assert all(torch.equal(on[name], same[name]) for name in on)
-    assert not torch.equal(on["x"], tasks.generate(model, asked, 1, seed=5)["x"])
-
-
-class Alone(pc.Conditional):
-    """N(0, 0.1^2), whatever else there is."""
-
-    def __init__(self):
-        super().__init__(pc.Real(4, scale=0.1), torch.nn.Identity())
-
-    def forward(self, others):
-        return self.family.distribution(others["t"].new_zeros(len(others["t"]), 4))
-
-
-def given_images():
-    return {"x": pc.Condition(pc.Real((3, 64, 64)), 0.0), "s": pc.Condition(pc.Binary((18, 64, 64)), 0)}
+    state = tasks.generate(model, attributes(3), 1)
+    still = tasks.edited(model, state, 15, 1, sweeps=0)
+    assert all(torch.equal(still[name], state[name]) for name in state if name != "c") and still["c"][:, 15].all()
+    for guidance in (2.0, 0.0):
+        found = tasks.edited(model, state, 15, 0, sweeps=1, seed=5, guidance=guidance)
+        asked = pc.guided(model, "c", [15], guidance, ["s", "u"])
+        c = state["c"].clone()
+        c[:, 15] = 0
+        same = pc.sample(asked, {"c": c}, sweeps=1, seed=5, start={n: state[n] for n in ("s", "x", "u")})
+        assert all(torch.equal(found[name], same[name]) for name in found)
 
 
 def test_masks_of_either_kind_agree():
@@ -151,13 +132,27 @@ def test_demixing_holds_to_the_mixture(kind):
     there = m.expand_as(first)
     assert torch.equal(known.first[~there], first[~there]) and torch.equal(known.second[there], second[there])
     assert torch.equal(known.mask, m.squeeze(1).float())
-    held = tasks._held(joint, {"x": mixed}, m.float(), seed=0)  # where the chain begins if it is told
-    assert "x" not in held and torch.equal(held["m"], m.float())
-    assert torch.equal(torch.where(m, held["second.x"], held["first.x"]), mixed)
+    held = tasks._held(model, joint, {"x": mixed, "m": m.float()}, seed=0)  # where the chain begins if it is told
+    assert "x" not in held and torch.equal(torch.where(m, held["second.x"], held["first.x"]), mixed)
     begun = tasks.demix(model, mixed, pair, begin=m.float(), **QUICK)
     assert not torch.equal(begun.mask, known.mask)  # and then it is free
     free = tasks.demix(model, mixed, **QUICK)
     assert free.first.shape == (2, 3, 64, 64) and 0 < float(free.mask.mean()) < 1
+
+
+def test_each_mixed_image_begins_as_if_it_were_alone(monkeypatch):
+    """Seen where the mask says so, with what else is known of it."""
+    monkeypatch.setattr(tasks, "HOLD", 0)
+    model = tiny()
+    mixed, m = tasks.mix(pictures(2), pictures(2, 1))
+    given = {"x": mixed, "m": m.float(), "second.c": attributes(2)}
+    held = tasks._held(model, tasks.demixing(model), given, seed=4)
+    seen = m.expand_as(mixed)
+    first = pc.sample(model, {"x": pc.Observed(mixed, ~seen)}, sweeps=0, seed=4)
+    second = pc.sample(model, {"x": pc.Observed(mixed, seen), "c": attributes(2)}, sweeps=0, seed=5)
+    assert all(torch.equal(held[f"first.{name}"], first[name]) for name in model.names)
+    assert all(torch.equal(held[f"second.{name}"], second[name]) for name in model.names if name != "c")
+    assert "second.c" not in held
 
 
 def test_the_logit_of_the_mask_is_the_likelihood_ratio():

@@ -47,9 +47,11 @@ class Guided(nn.Module):
         return found + self.weight * (found - self.network({**others, self.name: other}))
 
 
-def guided(model: JointModel, name: str, where: Sequence[int] | Tensor, weight: float) -> JointModel:
+def guided(
+    model: JointModel, name: str, where: Sequence[int] | Tensor, weight: float, groups: Sequence[str] | None = None
+) -> JointModel:
     """`model`, with coordinates `where` (numbers, or a Bool mask) of the binary group `name` counted `weight` times
-    more. It shares all parameters with the model."""
+    more, in the conditionals of `groups` (or all that read it). It shares all parameters with the model."""
     model.check_names([name])
     family = model.variables[name]
     if not isinstance(family, Binary):
@@ -57,7 +59,7 @@ def guided(model: JointModel, name: str, where: Sequence[int] | Tensor, weight: 
     if not (isinstance(weight, (int, float)) and 0 <= weight < math.inf):
         raise InputError(f"the weight of guidance must be a number, 0 or more, found {weight!r}")
     flipped = _mask(name, family, where).to(model.device)
-    readers = [group for group in model.names if name in model.reads(group)]
+    readers = _readers(model, name, groups)
     conditionals = {group: model.conditional(group) for group in model.names}
     for group in readers:
         own = conditionals[group]
@@ -67,6 +69,14 @@ def guided(model: JointModel, name: str, where: Sequence[int] | Tensor, weight: 
         conditionals[group] = Conditional(own.family, network, own.start)
         conditionals[group].shared = own.shared
     return JointModel(conditionals, dict(model.alpha), model.conditions)
+
+
+def _readers(model: JointModel, name: str, groups: Sequence[str] | None) -> list[str]:
+    readers = [group for group in model.names if name in model.reads(group)]
+    deaf = [group for group in groups or () if group not in readers]
+    if deaf:
+        raise InputError(f"{deaf[0]!r} does not read {name!r}; {', '.join(readers) or 'none'} can be guided by it")
+    return readers if groups is None else list(groups)
 
 
 def _mask(name: str, family: Binary, where: Sequence[int] | Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def demixing(session: Session, model: pc.JointModel) -> None:
     pair = first.state["x"], second.state["x"]
     filled, smoothed = (tasks.demixing_psnr(each, *pair, m) for each in (told, blind))
     segmentations = first.state["s"], second.state["s"]
-    ask = partial(tasks.demix, model, mixed, sweeps=session.most(100, 2), chains=session.most(4, 1))
+    ask = partial(tasks.demix, model, mixed, sweeps=session.most(5, 2), chains=session.most(16, 1))
     begin = first_masks(session, model, mixed, segmentations)
     known = ask(segmentations, begin=begin)
     value = tasks.demixing_psnr(known, *pair, m)
@@ -135,7 +135,7 @@ def demixing(session: Session, model: pc.JointModel) -> None:
     session.add("demixing_psnr_gain", value - filled, "higher", about)
     about = f"dB ahead of the mean of all neighbours ({smoothed:.2f} dB), which is not told it either"
     session.add("demixing_psnr_gain_blind", value - smoothed, "higher", about)
-    unknown = ask()
+    unknown = ask(sweeps=session.most(100, 2), chains=session.most(4, 1))  # from random masks, so a longer way
     value = tasks.demixing_psnr(unknown, *pair, m, ordered=False)
     session.add("demixing_psnr_unknown", value, "higher", "dB, unknown segmentations")
     value = tasks.demixing_psnr(ask(segmentations, mask=m), *pair, m)

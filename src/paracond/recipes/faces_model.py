@@ -35,7 +35,7 @@ from paracond.state import InputError
 ATTRIBUTES = 40
 SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
 #: Which rows of the batch begin at the start of images (see `restarts_of`).
-RESTARTS = {"square": 0.1}
+RESTARTS = {"square": 0.12}
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -59,11 +59,11 @@ class Design:
     hidden: int = 128
     sparse: bool = True
     """whether groups read only what they need"""
-    start: int = 320
+    start: int = 400
     """directions of the starts of x and c (0: chains begin at random)"""
     band: int | None = 32
     """how many cosines each way the start of x is made of (see `networks.starts`)"""
-    redundancy: float = 32.0
+    redundancy: float = 16.0
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
     """how often each group is chosen in learning"""

@@ -3,7 +3,7 @@
 Everything is a run of the same chain with something clamped:
 
     generation        c            -> x, s          the last state after some sweeps; shown is the mean of p(x | rest)
-    attribute switch  c, c with one attribute changed, guided by it; the same random numbers drive both chains
+    attribute switch  c with one attribute changed, guided by it, from a state that had it otherwise
     reading           x_o          -> s, c, x_h     x_o all of the image, or what is seen of it; one chain for all three
     demixing          x            -> x', x'', m    two copies of the model; x = x' (1 - m) + x'' m, p(m) uniform
     super-resolution  means of blocks of x -> x     } a deterministic factor that the Gaussian p(x | rest) is
@@ -30,7 +30,7 @@ from paracond.metrics import f1, psnr
 
 AT_ONCE = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
 PAIR = ("first", "second")
-GUIDANCE = 4.0  # of an attribute that is switched
+GUIDANCE, EDIT = 10.0, 30  # of an attribute that is switched; sweeps for that
 HOLD = 10  # sweeps with the first mask, before it is redrawn
 GREY = (0.299, 0.587, 0.114)
 #: Where the middle of a hidden square lies (rows, columns): at any of these places, 82% or more of a square of 24 x 24
@@ -78,12 +78,32 @@ def portraits(
 def switched(
     model: pc.JointModel, attributes: Tensor, index: int, sweeps: int = 100, seed: int = 0, guidance: float = GUIDANCE
 ) -> tuple[pc.State, pc.State]:
-    """Two draws of everything, without and with the attribute `index`: other attributes and all random numbers are the
-    same. It counts `guidance` times more than it does by itself (see `guidance`), or many latents would not mind."""
-    without, with_it = attributes.clone(), attributes.clone()
-    without[:, index], with_it[:, index] = 0, 1
-    asked = pc.guided(model, "c", [index], guidance) if guidance else model
-    return generate(asked, without, sweeps, seed), generate(asked, with_it, sweeps, seed)
+    """Two draws of everything, without the attribute `index`, and with it: the second is the first, `edited`."""
+    without = attributes.clone()
+    without[:, index] = 0
+    off = generate(model, without, sweeps, seed)
+    return off, edited(model, off, index, 1, min(sweeps, EDIT), seed, guidance)
+
+
+def edited(
+    model: pc.JointModel,
+    state: pc.State,
+    index: int,
+    value: int,
+    sweeps: int = EDIT,
+    seed: int = 0,
+    guidance: float = GUIDANCE,
+) -> pc.State:
+    """A state, of drawn faces or of real ones (`pc.sample(model, {"x": images})`), with another value of one attribute:
+    the chain goes on from there, so that all else stays as it is. The attribute counts `guidance` times more than it
+    does by itself (see `guidance`) for segmentations and latents, or most would not mind; the image follows these."""
+    attributes = state["c"].clone()
+    attributes[:, index] = value
+    followers = [name for name in model.names if name not in ("x", "c")]
+    asked = pc.guided(model, "c", [index], guidance, followers) if guidance else model
+    begin = {name: state[name] for name in model.names if name != "c"}
+    given = {"c": attributes, **{name: state[name] for name in model.conditions}}
+    return pc.sample(asked, given, sweeps=sweeps, start=begin, seed=seed, chunk=AT_ONCE[model.device.type])
 
 
 # --- segmentations ----------------------------------------------------------------------------------------------
@@ -225,7 +245,10 @@ def demix(
     for name, pair in (("s", segmentations), ("c", attributes)):
         given |= {} if pair is None else {f"{each}.{name}": value for each, value in zip(PAIR, pair, strict=True)}
     tiled, joint = {name: value.repeat_interleave(chains, 0) for name, value in given.items()}, demixing(model)
-    start = None if begin is None else _held(joint, tiled, begin.repeat_interleave(chains, 0), seed)
+    m = tiled.get("m") if begin is None else _drawn(begin.repeat_interleave(chains, 0), seed)
+    start = None if m is None else _held(model, joint, {**tiled, "m": m}, seed)
+    if start is not None and m is not None and mask is None:
+        start["m"] = m
     found = marginals(joint, tiled, ["first.x", "second.x", "m"], sweeps=sweeps, seed=seed, start=start)
     each = [found[name].unflatten(0, (-1, chains)) for name in ("first.x", "second.x", "m")]
     if len(given) == 1:
@@ -234,10 +257,21 @@ def demix(
     return Demixed(first.clamp(0, 1), second.clamp(0, 1), m.squeeze(1))
 
 
-def _held(joint: pc.JointModel, given: dict[str, Tensor], chance: Tensor, seed: int) -> pc.State:
-    """States of the chain with the mask held, of all that is not given."""
-    m = torch.bernoulli(chance.cpu(), generator=torch.Generator().manual_seed(seed)).to(chance.device)
-    state = pc.sample(joint, {**given, "m": m}, sweeps=HOLD, seed=seed, chunk=AT_ONCE[joint.device.type])
+def _drawn(chance: Tensor, seed: int) -> Tensor:
+    return torch.bernoulli(chance.cpu(), generator=torch.Generator().manual_seed(seed)).to(chance.device)
+
+
+def _held(model: pc.JointModel, joint: pc.JointModel, given: dict[str, Tensor], seed: int) -> pc.State:
+    """States of the chain with the mask held, of all that is not given. Each image begins as if it were alone, and seen
+    where the mask says so."""
+    chunk = AT_ONCE[joint.device.type]
+    start: pc.State = {}
+    for value, each in enumerate(PAIR):
+        seen = (given["m"] == value).expand_as(given["x"])
+        own = {name.removeprefix(f"{each}."): found for name, found in given.items() if name.startswith(f"{each}.")}
+        alone = pc.sample(model, {"x": pc.Observed(given["x"], seen), **own}, sweeps=0, seed=seed + value, chunk=chunk)
+        start |= {f"{each}.{name}": alone[name] for name in model.names if name not in own}
+    state = pc.sample(joint, given, sweeps=HOLD, seed=seed, start=start, chunk=chunk)
     return {name: value for name, value in state.items() if name not in given}
 
 
