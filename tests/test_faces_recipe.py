@@ -168,6 +168,13 @@ def test_single_attributes_by_name_on_the_command_line(tmp_path, monkeypatch, ca
     drawn = np.load("drawn/samples.npz")
     assert (drawn["c"][:, 39] == 1).all() and drawn["c"][:, 3].tolist() == [0] + [1] * 11
     assert 0 < drawn["c"][:, [0, 1, 2]].mean() < 1
+    cli.main(["sample", "faces", "--edit", "c[Glasses]=1", "c[3]=0", "--edit-sweeps", "1", "--seed", "3", *options])
+    before, after = (np.load(f"drawn/{name}.npz")["c"] for name in ("samples", "edited"))
+    assert (after[:, 39] == 1).all() and (after[:, 3] == 0).all() and 0 < before[:, 39].mean() < 1
+    assert (np.delete(after, [3, 39], 1) == np.delete(before, [3, 39], 1)).all()
+    assert image.imread("drawn/edited.png").shape == image.imread("drawn/samples.png").shape
+    with pytest.raises(SystemExit, match="--edit changes one binary group, found x"):
+        cli.main(["sample", "faces", "--edit", "x=1"])
     red = np.zeros((64, 64, 3), np.uint8)
     red[..., 0] = 255
     image.imsave("red.png", red)

@@ -55,21 +55,6 @@ def test_an_attribute_is_switched_and_nothing_else(kind):
     assert torch.equal(images, model("x", on).mean.clamp(0, 1))
 
 
-def test_an_edited_face_goes_on_from_what_it_was():
-    """Without sweeps nothing but the attribute has changed; with them it is as a guided model draws from there."""
-    model = tiny()
-    state = tasks.generate(model, attributes(3), 1)
-    still = tasks.edited(model, state, 15, 1, sweeps=0)
-    assert all(torch.equal(still[name], state[name]) for name in state if name != "c") and still["c"][:, 15].all()
-    for guidance in (2.0, 0.0):
-        found = tasks.edited(model, state, 15, 0, sweeps=1, seed=5, guidance=guidance)
-        asked = pc.guided(model, "c", [15], guidance, ["s", "u"])
-        c = state["c"].clone()
-        c[:, 15] = 0
-        same = pc.sample(asked, {"c": c}, sweeps=1, seed=5, start={n: state[n] for n in ("s", "x", "u")})
-        assert all(torch.equal(found[name], same[name]) for name in found)
-
-
 def test_masks_of_either_kind_agree():
     labels = torch.randint(19, (2, 64, 64), generator=torch.Generator().manual_seed(0))
     found = tasks.masks(tiny("labels"), labels)

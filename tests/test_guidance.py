@@ -96,3 +96,25 @@ def test_rules_are_not_guided():
     pair = pc.compose({"one": model}, rules={"one.x": lambda law, others: law("one.x")})
     with pytest.raises(pc.InputError, match=r"'one.x' follows a rule"):
         pc.guided(pair, "one.c", [0], 1)
+
+
+@pytest.mark.parametrize("weight", [2.0, 0.0])
+def test_an_edited_state_goes_on_from_what_it_was(weight):
+    """Without sweeps nothing but the coordinates has changed; with them it is as a guided model draws from there."""
+    model = wild({"a": pc.Binary(2), "b": pc.Binary(2), "c": pc.Binary(3)})
+    state = pc.sample(model, rows=6, sweeps=0)
+    change = pc.Observed(torch.ones(1, 3), torch.tensor([False, True, False]))
+    still = pc.edited(model, state, "c", change, sweeps=0)
+    assert all(torch.equal(still[name], state[name]) for name in "ab") and still["c"][:, 1].all()
+    assert torch.equal(still["c"][:, [0, 2]], state["c"][:, [0, 2]]) and not torch.equal(still["c"], state["c"])
+    found = pc.edited(model, state, "c", change, follow=["a"], weight=weight, sweeps=3, seed=5)
+    start = {name: state[name] for name in "ab"}
+    same = pc.sample(pc.guided(model, "c", [1], weight, ["b"]), {"c": still["c"]}, sweeps=3, seed=5, start=start)
+    assert all(torch.equal(found[name], same[name]) for name in found)
+
+
+def test_rows_are_edited_alike():
+    model = wild({"a": pc.Binary(2), "c": pc.Binary(3)})
+    state = pc.sample(model, rows=6, sweeps=1)
+    with pytest.raises(pc.InputError, match=r"the same coordinates of 'c' change in every row"):
+        pc.edited(model, state, "c", pc.Observed(state["c"], torch.ones(6, 3, dtype=torch.bool)))

@@ -639,7 +639,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["sample", "{model}", "--given", "c"], "--given takes NAME=VALUE, found 'c'"),
+        (["sample", "{model}", "--given", "c"], "--given and --edit take NAME=VALUE, found 'c'"),
         (["sample", "{model}", "--given", "q=1"], "unknown variable 'q'"),
         (["sample", "{model}", "--given", "c=11"], "'c' has classes 0 to 2, found 11"),
         (["sample", "{model}", "--given", "c=nine"], "c=nine: neither numbers nor a .npy or .png file"),

@@ -25,7 +25,7 @@ from paracond.directed import VAE, Symmetric
 from paracond.engine import Engine
 from paracond.families import Binary, Categorical, Distribution, Family, Real
 from paracond.faults import NonFiniteError
-from paracond.guidance import guided
+from paracond.guidance import edited, guided
 from paracond.joint import Condition, JointModel
 from paracond.lasting import Lasting
 from paracond.learner import Learner
@@ -65,6 +65,7 @@ __all__ = [
     "datasets",
     "diagnostics",
     "directed",
+    "edited",
     "exact",
     "guided",
     "harmoniums",

@@ -14,6 +14,9 @@ count w times more. With logits, and with means of Gaussians whose scale does no
 of what networks put out, and that is what is done. (So it is not exact for `Real(scale="element")`, whose log-scales
 are moved in the same way.) w = 0 is the model itself. For w > 0 the chain tends to another distribution than the
 model's, one that shows what the coordinates stand for: good for pictures, not for probabilities.
+
+To edit a state is to change such coordinates and let the guided chain go on from there, for a while: all else stays
+nearly as it is, because chains move slowly, which is a vice elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from torch import Tensor, nn
 from paracond.conditionals import Conditional
 from paracond.families import Binary
 from paracond.joint import JointModel
-from paracond.state import InputError
+from paracond.queries import sample
+from paracond.state import InputError, Observed, State
 
 
 class Guided(nn.Module):
@@ -69,6 +73,32 @@ def guided(
         conditionals[group] = Conditional(own.family, network, own.start)
         conditionals[group].shared = own.shared
     return JointModel(conditionals, dict(model.alpha), model.conditions)
+
+
+def edited(
+    model: JointModel,
+    state: State,
+    name: str,
+    change: Observed,
+    *,
+    follow: Sequence[str] = (),
+    weight: float = 10.0,
+    sweeps: int = 30,
+    **options,
+) -> State:
+    """`state` (of drawn rows, or real ones: `sample(model, {"x": images})`) with other values of the binary group
+    `name`: those of `change`, where its mask `[*event]` is true. Groups that `follow` are not guided themselves: an
+    image follows its latents, and would change its colours with its glasses otherwise. Options are those of `sample`.
+    """
+    value, mask = change.value.to(state[name]), change.mask
+    mask = torch.ones_like(state[name][0], dtype=torch.bool) if mask is None else mask.to(model.device)
+    if mask.ndim >= state[name].ndim:
+        raise InputError(f"the same coordinates of {name!r} change in every row: its mask has shape [*event]")
+    groups = [group for group in _readers(model, name, None) if group not in follow]
+    asked = guided(model, name, mask, weight, groups)
+    given = {name: torch.where(mask, value, state[name]), **{k: state[k] for k in model.conditions}}
+    begin = {group: state[group] for group in model.names if group != name}
+    return sample(asked, given, sweeps=sweeps, start=begin, **options)
 
 
 def _readers(model: JointModel, name: str, groups: Sequence[str] | None) -> list[str]:

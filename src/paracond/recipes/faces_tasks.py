@@ -3,7 +3,7 @@
 Everything is a run of the same chain with something clamped:
 
     generation        c            -> x, s          the last state after some sweeps; shown is the mean of p(x | rest)
-    attribute switch  c with one attribute changed, guided by it, from a state that had it otherwise
+    attribute switch  c with one attribute changed, from a state that had it otherwise (see `guidance`)
     reading           x_o          -> s, c, x_h     x_o all of the image, or what is seen of it; one chain for all three
     demixing          x            -> x', x'', m    two copies of the model; x = x' (1 - m) + x'' m, p(m) uniform
     super-resolution  means of blocks of x -> x     } a deterministic factor that the Gaussian p(x | rest) is
@@ -78,32 +78,13 @@ def portraits(
 def switched(
     model: pc.JointModel, attributes: Tensor, index: int, sweeps: int = 100, seed: int = 0, guidance: float = GUIDANCE
 ) -> tuple[pc.State, pc.State]:
-    """Two draws of everything, without the attribute `index`, and with it: the second is the first, `edited`."""
+    """Two draws of everything, without the attribute `index`, and with it: the second is the first, edited."""
     without = attributes.clone()
     without[:, index] = 0
     off = generate(model, without, sweeps, seed)
-    return off, edited(model, off, index, 1, min(sweeps, EDIT), seed, guidance)
-
-
-def edited(
-    model: pc.JointModel,
-    state: pc.State,
-    index: int,
-    value: int,
-    sweeps: int = EDIT,
-    seed: int = 0,
-    guidance: float = GUIDANCE,
-) -> pc.State:
-    """A state, of drawn faces or of real ones (`pc.sample(model, {"x": images})`), with another value of one attribute:
-    the chain goes on from there, so that all else stays as it is. The attribute counts `guidance` times more than it
-    does by itself (see `guidance`) for segmentations and latents, or most would not mind; the image follows these."""
-    attributes = state["c"].clone()
-    attributes[:, index] = value
-    followers = [name for name in model.names if name not in ("x", "c")]
-    asked = pc.guided(model, "c", [index], guidance, followers) if guidance else model
-    begin = {name: state[name] for name in model.names if name != "c"}
-    given = {"c": attributes, **{name: state[name] for name in model.conditions}}
-    return pc.sample(asked, given, sweeps=sweeps, start=begin, seed=seed, chunk=AT_ONCE[model.device.type])
+    change = pc.Observed(torch.ones_like(without), torch.arange(without.shape[1]) == index)
+    options = {"sweeps": min(sweeps, EDIT), "seed": seed, "chunk": AT_ONCE[model.device.type]}
+    return off, pc.edited(model, off, "c", change, follow=["x"], weight=guidance, **options)
 
 
 # --- segmentations ----------------------------------------------------------------------------------------------

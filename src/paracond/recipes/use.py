@@ -75,6 +75,12 @@ class Sample:
     rows: int = 100
     """draws, where what is given has no rows of its own"""
     sweeps: int = 100
+    edit: tuple[str, ...] = ()
+    """coordinates of a binary group to change afterwards, as NAME[COORDINATE]=VALUE: writes OUT/edited.npz and
+    edited.png besides, in which all else stays nearly as it was"""
+    guidance: float = 10.0
+    """how much more these count than they did in learning"""
+    edit_sweeps: int = 30
     out: Path = Path("runs/sample")
     device: Device = "auto"
     seed: int = 0
@@ -132,30 +138,56 @@ def _keep(learner: pc.Learner, folder: Path) -> None:
 
 
 def sample(config: Sample) -> str:
-    at_least({"--rows": (config.rows, 1), "--sweeps": (config.sweeps, 0)})
+    at_least({"--rows": (config.rows, 1), "--sweeps": (config.sweeps, 0), "--edit-sweeps": (config.edit_sweeps, 0)})
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
-    given = _given(model, config.given, _names(config.model), config.rows)
-    seen = _seen(model, given, config.seen)
+    names = _names(config.model)
+    given = _given(model, config.given, names, config.rows)
+    seen, change = _seen(model, given, config.seen), _change(model, config.edit, names)
     if given:
         model.admit({name: each.value for name, each in given.items()})  # refuses it before time is spent
     rows = min(config.rows, 32)
     engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, rows=rows, sweeps=1, engine=engine))
-    options: dict[str, Any] = {"rows": config.rows, "sweeps": config.sweeps, "engine": engine, "seed": config.seed}
     chunk = None if model.device.type == "cuda" else ON_CPU
-    state = pc.sample(model, seen, chunk=chunk, **options)
-    config.out.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
-    np.savez_compressed(config.out / "samples.npz", **arrays)
-    written = [config.out / "samples.npz"]
-    for name in model.names:
-        if _is_picture(model.variables[name]):
-            with torch.no_grad():
-                shown = model(name, state).mean.cpu().clamp(0, 1)
-            if name in given:
-                shown = torch.where(_part(shown.shape[-2:], config.seen), state[name].cpu(), shown)
-            written.append(config.out / f"{'samples' if len(written) == 1 else name}.png")
-            _picture(shown).savefig(written[-1], dpi=150, bbox_inches="tight")
+    options: dict[str, Any] = {"engine": engine, "seed": config.seed, "chunk": chunk}
+    state = pc.sample(model, seen, rows=config.rows, sweeps=config.sweeps, **options)
+    pictures = [name for name in model.names if _is_picture(model.variables[name])]
+    parts = {name: _part(model.variables[name].event_shape[-2:], config.seen) for name in pictures if name in given}
+    written = _written(model, state, config.out, "samples", parts)
+    if change is not None:
+        options |= {"weight": config.guidance, "sweeps": config.edit_sweeps}
+        after = pc.edited(model, state, *change, follow=pictures, **options)
+        written += _written(model, after, config.out, "edited", {})
     return "\n".join(f"written: {path}" for path in written)
+
+
+def _change(
+    model: pc.JointModel, words: tuple[str, ...], names: dict[str, list[str]]
+) -> tuple[str, pc.Observed] | None:
+    """The group that is edited, and how."""
+    found = _given(model, words, names)
+    if not found:
+        return None
+    (name, change), *others = found.items()
+    if others or not isinstance(model.variables[name], pc.Binary):
+        raise InputError(f"--edit changes one binary group, found {', '.join(found)}")
+    model.admit({name: change.value})
+    return name, change
+
+
+def _written(model: pc.JointModel, state: pc.State, out: Path, title: str, parts: dict[str, Tensor]) -> list[Path]:
+    """The state and its pictures, the first by the `title` alone; they show means, and `parts` of them as they are."""
+    out.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
+    np.savez_compressed(out / f"{title}.npz", **arrays)
+    written = [out / f"{title}.npz"]
+    for name in [name for name in model.names if _is_picture(model.variables[name])]:
+        with torch.no_grad():
+            shown = model(name, state).mean.cpu().clamp(0, 1)
+        if name in parts:
+            shown = torch.where(parts[name], state[name].cpu(), shown)
+        written.append(out / f"{title if len(written) == 1 else f'{title}_{name}'}.png")
+        _picture(shown).savefig(written[-1], dpi=150, bbox_inches="tight")
+    return written
 
 
 def classify(config: Classify) -> str:
@@ -263,7 +295,7 @@ def _part(size: tuple[int, ...], seen: Seen) -> Tensor:
 def _split(word: str) -> tuple[str, str]:
     name, equals, text = word.partition("=")
     if not equals or not name or not text:
-        raise InputError(f"--given takes NAME=VALUE, found {word!r}")
+        raise InputError(f"--given and --edit take NAME=VALUE, found {word!r}")
     return name, text
 
 
