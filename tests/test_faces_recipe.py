@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from test_faces import write_npz
 import paracond as pc
 from paracond import cli
 from paracond.recipes import faces, faces_model, faces_variants
+from paracond.recipes import faces_tasks as tasks
 from paracond.recipes.faces_model import BEST, PAPER, make_learner, make_model, small, variables_of
 from paracond.recipes.faces_session import set_apart
 
@@ -225,3 +227,29 @@ def test_what_draws_images_settles_before_attributes():
     assert rates["c"](1000) == design.last_learning_rate < rates["c"](900)
     assert faces_model.settled_after(design) == 450
     assert faces_model.settled_after(replace(design, settled={})) == 1000
+
+
+def test_the_model_of_the_repository_can_be_asked(tmp_path):
+    """It loads, its files are small, its card names the licence; its draws are read back as what was asked for."""
+    folder = Path(__file__).parents[1] / "models" / "faces"
+    assert all(path.stat().st_size <= 8 * 2**20 for path in folder.iterdir())
+    card = (folder / "README.md").read_text()
+    words = ("command", "commit", "hardware", "minutes", "FID", "non-commercial research")
+    assert all(word in card for word in words)
+    asked = [0, 1] * 8
+    given = "c[Male]=" + ",".join(map(str, asked))
+    where = ["--device", "cpu", "--out", str(tmp_path)]
+    cli.main(["sample", str(folder), "--given", given, "--sweeps", "2", *where])
+    model, index = pc.JointModel.load(folder), json.loads((folder / "names.json").read_text())["c"].index("Male")
+    drawn = {name: torch.as_tensor(value) for name, value in np.load(tmp_path / "samples.npz").items()}
+    assert drawn["x"].shape == (16, 3, 64, 64) and drawn["c"][:, index].tolist() == asked
+    read = pc.query(model, {"x": tasks.shown(model, drawn)}, ["c"]).probabilities["c"][:, index]
+    assert float(read[1::2].mean() - read[::2].mean()) > 0.1  # by chance: 0
+
+
+def test_committed_results_have_what_was_asked_for():
+    path = Path(__file__).parents[1] / "results" / "faces.json"
+    metrics = {metric["name"]: metric["value"] for metric in json.loads(path.read_text())["metrics"]}
+    names = ("fid", "fid_floor", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr_gain")
+    others = ("inpainting_psnr_telea", "inpainting_psnr", "demixing_psnr_gain", "switch_success", "update_ms")
+    assert all(isinstance(metrics[key], float) for key in (*names, *others, "training_minutes", "minutes_30k_images"))
