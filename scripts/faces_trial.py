@@ -10,9 +10,7 @@ a trial that would end after `--seconds` is left out. Models are kept in OUT/NAM
 
     attributes, f1      from whole images
     psnr_K, ratio_K     hidden squares: dB inside them, and F1 inside them as a share of that of whole images, K sweeps
-    switch_NAME_K       without guidance: shares of pairs that change as asked, of images that have it when asked to,
-                        and that do not when not
-    switch_guided       pairs that change as asked, with guidance
+    switch_NAME         shares of pairs that change as asked
     sigma, noise_bits   of images, and of y given images: what codes do not say
     fid_*               of 5,000 images: reconstructions, 100 sweeps on from there, and 30 and 100 from the start
 """
@@ -141,17 +139,12 @@ def codes(model: pc.JointModel, images: torch.Tensor) -> dict:
 
 def switched(aside: Session, model: pc.JointModel, judge: baselines.Judge) -> dict:
     attributes, found = aside.attributes(aside.most(400, 4), seed=2), {}
-    for name, counts in (("Eyeglasses", (3, 10, 30, 100)), ("Smiling", (100,))):
+    for name in ("Eyeglasses", "Smiling"):
         index = aside.names.index(name)
-        for sweeps in counts:
-            pair = tasks.switched(model, attributes, index, aside.most(sweeps, 1), guidance=0.0)
-            off, on = (judge.decide(tasks.shown(model, state))[:, index] for state in pair)
-            shares = [float(each.double().mean()) for each in (~off & on, on, ~off)]
-            found[f"switch_{name}_{sweeps}"] = [round(share, 3) for share in shares]
-    some, index = attributes[: aside.most(100, 4)], aside.names.index("Eyeglasses")
-    pair = tasks.switched(model, some, index, aside.most(100, 1))
-    success = baselines.switch_success(judge, *(tasks.shown(model, state) for state in pair), index)
-    return found | {"switch_guided": success}
+        pair = tasks.switched(model, attributes, index, aside.most(100, 1))
+        images = [tasks.shown(model, state) for state in pair]
+        found[f"switch_{name}"] = baselines.switch_success(judge, images[0], images[1], index)
+    return found
 
 
 def drawn(session: Session, model: pc.JointModel) -> dict:

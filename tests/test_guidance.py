@@ -118,3 +118,5 @@ def test_rows_are_edited_alike():
     state = pc.sample(model, rows=6, sweeps=1)
     with pytest.raises(pc.InputError, match=r"the same coordinates of 'c' change in every row"):
         pc.edited(model, state, "c", pc.Observed(state["c"], torch.ones(6, 3, dtype=torch.bool)))
+    with pytest.raises(pc.InputError, match=r"2 values of 'c' for 6 rows that are edited"):
+        pc.edited(model, state, "c", pc.Observed(torch.ones(2, 3)))

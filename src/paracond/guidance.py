@@ -94,6 +94,8 @@ def edited(
     mask = torch.ones_like(state[name][0], dtype=torch.bool) if mask is None else mask.to(model.device)
     if mask.ndim >= state[name].ndim:
         raise InputError(f"the same coordinates of {name!r} change in every row: its mask has shape [*event]")
+    if len(value) not in (1, len(state[name])):
+        raise InputError(f"{len(value)} values of {name!r} for {len(state[name])} rows that are edited")
     groups = [group for group in _readers(model, name, None) if group not in follow]
     asked = guided(model, name, mask, weight, groups)
     given = {name: torch.where(mask, value, state[name]), **{k: state[k] for k in model.conditions}}

@@ -226,10 +226,12 @@ def demix(
     for name, pair in (("s", segmentations), ("c", attributes)):
         given |= {} if pair is None else {f"{each}.{name}": value for each, value in zip(PAIR, pair, strict=True)}
     tiled, joint = {name: value.repeat_interleave(chains, 0) for name, value in given.items()}, demixing(model)
-    m = tiled.get("m") if begin is None else _drawn(begin.repeat_interleave(chains, 0), seed)
-    start = None if m is None else _held(model, joint, {**tiled, "m": m}, seed)
-    if start is not None and m is not None and mask is None:
-        start["m"] = m
+    start: pc.State | None = None
+    if mask is not None:
+        start = _held(model, joint, tiled, seed)
+    elif begin is not None:
+        m = _drawn(begin.repeat_interleave(chains, 0), seed)
+        start = {"m": m, **_held(model, joint, {**tiled, "m": m}, seed)}
     found = marginals(joint, tiled, ["first.x", "second.x", "m"], sweeps=sweeps, seed=seed, start=start)
     each = [found[name].unflatten(0, (-1, chains)) for name in ("first.x", "second.x", "m")]
     if len(given) == 1:
@@ -239,6 +241,7 @@ def demix(
 
 
 def _drawn(chance: Tensor, seed: int) -> Tensor:
+    """Masks with these probabilities."""
     return torch.bernoulli(chance.cpu(), generator=torch.Generator().manual_seed(seed)).to(chance.device)
 
 
