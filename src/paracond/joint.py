@@ -151,11 +151,12 @@ class JointModel(nn.Module):
         known: State | None = None,
         mask: Mask | None = None,
         starts: bool = True,
+        rest: bool = False,
     ) -> State:
         """A whole state, as chains begin: `known` where the full `mask` is true, and conditions at their defaults.
 
         All else is random; where groups have a start (and `starts` is true), they are drawn from it given what is
-        known, and then the others given them.
+        known, and then (or with `rest`, without such too) the others given them.
         """
         known, mask = known or {}, mask or {}
         state = self.start_groups(batch, generator)
@@ -163,10 +164,9 @@ class JointModel(nn.Module):
             state[name] = known[name] if name in known else condition.values(name, batch, self.dtype, self.device)
         state = merge(mask, known, state)
         missing = [name for name in self.names if name not in mask or not bool(mask[name].all())]
-        if not starts:
-            return state
-        begun = self.begin(state, {name: one_row(m) for name, m in mask.items() if bool(m.any())}, missing, generator)
-        for name in [n for n in missing if n not in begun] if begun else []:
+        seen = {name: one_row(m) for name, m in mask.items() if bool(m.any())}
+        begun = self.begin(state, seen, missing, generator) if starts else set()
+        for name in [n for n in missing if n not in begun] if begun or rest else []:
             state[name] = self(name, state).redraw(state[name], mask.get(name), generator)
         return state
 

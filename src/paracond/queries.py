@@ -222,11 +222,7 @@ def _begun(
 ) -> State:
     """A whole state: what is known, else the values to `begin` at, and all else given these."""
     placed = mask | {name: torch.ones_like(mask[name]) for name in begin}
-    state = model.start(row_count(known), generator, known | merge(mask, known, begin), placed, starts)
-    rest = [name for name in model.names if not bool(placed[name].all())]
-    for name in rest if begin and not (starts and model.has_starts) else []:  # otherwise they are drawn so already
-        state[name] = model(name, state).redraw(state[name], placed[name], generator)
-    return state
+    return model.start(row_count(known), generator, known | merge(mask, known, begin), placed, starts, bool(begin))
 
 
 def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
