@@ -32,7 +32,7 @@ from paracond.recipes import faces_baselines as baselines
 from paracond.recipes import faces_report as pictures
 from paracond.recipes import faces_tasks as tasks
 from paracond.recipes.faces_directions import attribute_accuracy, whole_f1
-from paracond.recipes.faces_model import BEST, Design, make_learner, small
+from paracond.recipes.faces_model import BEST, Design, finished, make_learner, small
 from paracond.recipes.faces_session import Config as FacesConfig
 from paracond.recipes.faces_session import Session, open_session
 from paracond.report import png
@@ -102,7 +102,7 @@ def learned(session: Session, design: Design, result: dict) -> pc.JointModel:
     began = time.perf_counter()
     model = make_learner(design, session.train, session.engine(), 0).fit(design.updates)
     result |= {"updates": design.updates, "seconds": time.perf_counter() - began}
-    return model
+    return finished(design, model, session.train, 0)
 
 
 def read(aside: Session, model: pc.JointModel, folder: Path) -> dict:

@@ -14,7 +14,7 @@ import paracond as pc
 from paracond import cli
 from paracond.recipes import faces, faces_model, faces_variants
 from paracond.recipes import faces_tasks as tasks
-from paracond.recipes.faces_model import BEST, PAPER, make_learner, make_model, small, variables_of
+from paracond.recipes.faces_model import BEST, PAPER, finished, make_learner, make_model, small, variables_of
 from paracond.recipes.faces_session import set_apart
 
 NAMES = {
@@ -125,6 +125,8 @@ def test_what_is_missing_is_completed(design, folder):
     started = [start is not None for start in (learner.model.conditional(n).start for n in "xscyz")]
     assert started == [bool(design.start), False, bool(design.start), False, False]
     assert sum(learner.updates.values()) == 6
+    start = finished(small(design), learner.averaged, data, 0).conditional("x").start
+    assert (start is None) if design is PAPER else (start.waves.band == small(design).finer[1])
 
 
 def test_caches_do_not_fit_moved_faces(folder):

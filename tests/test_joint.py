@@ -485,6 +485,29 @@ def test_starts_are_drawn_after_what_they_read():
     assert abs(float(told["c"][:, 2].mean()) - 0.5) < 0.05
 
 
+def test_a_copy_may_begin_elsewhere():
+    """Another start of one group, fitted alone: the rest is that of the model, which stays as it was."""
+    torch.manual_seed(0)
+    variables = {"x": pc.Real(2), "c": pc.Binary(2)}
+    starts = {n: pc.networks.components(variables, n, [], 1) for n in variables}
+    networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
+    model = pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).double()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    other = model.with_start("x", pc.networks.components(variables, "x", ["c"], 1, redundancy=3.0))
+    c = (torch.rand(500, 2) < 0.5).double()
+    other.fit_starts(pc.Data({"x": 10 * c, "c": c}), names=["x"])
+    assert other.start_reads("x") == ("c",) and model.start_reads("x") == ()
+    state = other.start(50, other.generator(0))
+    torch.testing.assert_close(state["x"], 10 * state["c"], atol=0.2, rtol=0)
+    assert other.dtype == torch.float64
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+        if not name.startswith("conditionals.0.start"):
+            assert torch.equal(value, other.state_dict()[name])
+    with pytest.raises(pc.InputError, match="'w'"):
+        other.fit_starts(pc.Data({"x": 10 * c, "c": c}), names=["w"])
+
+
 def good():
     return {"x": torch.zeros(2, 3), "c": torch.tensor([0, 3]), "z": torch.zeros(2, 2, 2), "r": torch.zeros(2)}
 

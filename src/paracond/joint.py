@@ -12,6 +12,7 @@ read like any other and the chain never redraws. The joint is then one given the
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,15 +88,22 @@ class JointModel(nn.Module):
         start = self.conditional(name).start
         return None if start is None else start.score(state[name], self._encoded(self.start_reads(name), state))
 
-    def fit_starts(self, data: Data, seed: int = 0) -> None:
-        """Fit every start to the rows of `data` in which its group, and all that it reads, are known; it learns no more
-        after that. (Starts that are not fitted learn beside their conditionals.)"""
+    def fit_starts(self, data: Data, seed: int = 0, names: Sequence[str] | None = None) -> None:
+        """Fit every start (or those of `names`) to the rows of `data` in which its group, and all that it reads, are
+        known; it learns no more after that. (Starts that are not fitted learn beside their conditionals.)"""
         values, mask = self.admit(data.state, data.mask)
-        for name in [n for n in self.names if self.conditional(n).start is not None]:
+        self.check_names(names or ())
+        for name in [n for n in self.names if self.conditional(n).start is not None and (not names or n in names)]:
             reads = self.start_reads(name)
             known = torch.stack([mask[k].reshape(len(data), -1).all(1) for k in (name, *reads)]).all(0)
             rows = {k: values[k][known] for k in (name, *reads)}
             self._start(name).fit(rows[name], self._encoded(reads, rows), self.generator(seed))
+
+    def with_start(self, name: str, start: Start | None) -> JointModel:
+        """A copy in which chains begin with `name` elsewhere; where they tend to stays the same."""
+        other = copy.deepcopy(self)
+        other.conditional(name).start = start
+        return other.to(self.device, self.dtype)
 
     def _encoded(self, names: tuple[str, ...], state: Mapping[str, Tensor]) -> State:
         return {k: self.variables[k].encode(state[k]).to(self.dtype) for k in names}

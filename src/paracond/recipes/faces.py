@@ -18,7 +18,7 @@ import paracond as pc
 from paracond.recipes import faces_tasks as tasks
 from paracond.recipes import images_report, timing, use
 from paracond.recipes.faces_directions import DIRECTIONS, TRIAL, progress
-from paracond.recipes.faces_model import BEST, PAPER, Design, make_learner, small
+from paracond.recipes.faces_model import BEST, PAPER, Design, finished, make_learner, small
 from paracond.recipes.faces_session import PAPER_REPORTS, Config, Session, open_session
 from paracond.recipes.faces_variants import check, variants
 from paracond.recipes.images import Milestones, train
@@ -79,6 +79,7 @@ def trained(session: Session, design: Design) -> pc.JointModel:
     aside = replace(session, test=session.apart)  # test faces are for the end
 
     def look(model: pc.JointModel) -> dict[str, float]:
+        model = finished(design, model, session.train, session.config.seed)
         found = progress(aside, model)
         if draws_well(found, milestones.found):
             keep(model, session)

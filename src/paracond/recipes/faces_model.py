@@ -35,7 +35,7 @@ from paracond.state import InputError
 ATTRIBUTES = 40
 SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
 #: Which rows of the batch begin at the start of images (see `restarts_of`).
-RESTARTS = {"square": 0.12}
+RESTARTS = {"square": 0.1}
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -59,12 +59,13 @@ class Design:
     hidden: int = 128
     sparse: bool = True
     """whether groups read only what they need"""
-    start: int = 400
+    start: int = 128
     """directions of the starts of x and c (0: chains begin at random)"""
-    band: int | None = 32
-    """how many cosines each way the start of x is made of (see `networks.starts`)"""
-    redundancy: float = 16.0
+    redundancy: float = 32.0
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
+    finer: tuple[int, int, float] | None = (400, 32, 16.0)
+    """directions, band and redundancy of the start of x that takes its place when all is learned: questions are
+    answered better from it, and rows that restart from it made codes noisy (RESULTS)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (2.5, 5.0)
@@ -75,8 +76,8 @@ class Design:
     """shares of the batch that begin with their image, or a part of it, from its start (see `restarts_of`)"""
     doubt: float = 16.0
     """how much less is known of an image that is drawn anew as a whole"""
-    restart_after: float = 0.2
-    """share of the updates after which this begins"""
+    restart_after: int = 12_000
+    """updates after which this begins"""
     completion_steps: int = 2
     warm: bool = False
     """completion goes on where it stopped when an example comes round again"""
@@ -111,6 +112,7 @@ PAPER = Design(
     hidden=512,
     sparse=False,
     start=0,
+    finer=None,
     alpha=dict.fromkeys("xscyz", 1.0),
     chain_length=(16.0, 16.0),
     lasting=None,
@@ -172,9 +174,19 @@ def make_start(design: Design, variables: Mapping[str, pc.Family], name: str) ->
     """Attributes begin as they come together in the data, and images given them."""
     if not design.start or name not in ("x", "c"):
         return None
-    options: dict = {"redundancy": design.redundancy, "band": design.band} if name == "x" else {}
-    reads = ["c"] if name == "x" else []
-    return pc.networks.components(variables, name, reads, design.start, learned=False, **options)
+    reads, redundancy = (["c"], design.redundancy) if name == "x" else ([], 1.0)
+    return pc.networks.components(variables, name, reads, design.start, learned=False, redundancy=redundancy)
+
+
+def finished(design: Design, model: pc.JointModel, data: pc.Data, seed: int) -> pc.JointModel:
+    """A copy with the finer start of images."""
+    if design.finer is None or not design.start:
+        return model
+    directions, band, redundancy = design.finer
+    options: dict = {"learned": False, "band": band, "redundancy": redundancy}
+    finer = model.with_start("x", pc.networks.components(model.variables, "x", ["c"], directions, **options))
+    finer.fit_starts(data, seed, ["x"])
+    return finer
 
 
 def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
@@ -238,8 +250,9 @@ def restarts_of(design: Design, data: pc.Data, device: torch.device | str) -> li
     unknown = [name for name in design.restarts if name not in kinds]
     if unknown:
         raise InputError(f"restarts are of kinds {', '.join(kinds)}, found {unknown[0]!r}")
-    after = round(design.restart_after * design.updates)
-    return [pc.Restart(share, "x", after=after, **kinds[name]) for name, share in design.restarts.items()]
+    return [
+        pc.Restart(share, "x", after=design.restart_after, **kinds[name]) for name, share in design.restarts.items()
+    ]
 
 
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:
@@ -250,5 +263,7 @@ def augmentation(design: Design, device: torch.device | str) -> Moved | None:
 
 def small(design: Design) -> Design:
     """A design that learns nothing worth having, in seconds."""
-    tiny, start = dict.fromkeys("xscyz", 8), min(design.start, 4)
-    return replace(design, widths=tiny, most=tiny, hidden=16, batch_size=8, updates=10, completion_steps=1, start=start)
+    tiny, finer = dict.fromkeys("xscyz", 8), None if design.finer is None else (4, 8, 16.0)
+    lengths: dict = {"updates": 10, "restart_after": 2, "completion_steps": 1}
+    sizes: dict = {"widths": tiny, "most": tiny, "hidden": 16, "batch_size": 8, "start": min(design.start, 4)}
+    return replace(design, finer=finer, **lengths, **sizes)

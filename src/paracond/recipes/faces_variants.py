@@ -20,7 +20,7 @@ import paracond as pc
 from paracond.datasets.faces import LABELS
 from paracond.recipes import faces_tasks as tasks
 from paracond.recipes.faces_directions import progress
-from paracond.recipes.faces_model import Design, make_learner
+from paracond.recipes.faces_model import Design, finished, make_learner
 from paracond.recipes.faces_session import Session
 from paracond.recipes.images import train
 from paracond.state import InputError
@@ -78,7 +78,7 @@ def learned(session: Session, design: Design, variant: Variant, key: str) -> Non
     data = own.train[rows] if variant.complete else own.train
     learner = make_learner(design, data, session.engine(), session.config.seed)
     train(learner, design.updates, session.config.out / f"checkpoint_{variant.name}", session, None)
-    session.details[key] = progress(own, learner.averaged)
+    session.details[key] = progress(own, finished(design, learner.averaged, data, session.config.seed))
     print("  " + ", ".join(f"{k} {v:.4g}" for k, v in session.details[key].items()), flush=True)
 
 
