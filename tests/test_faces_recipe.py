@@ -223,12 +223,14 @@ def test_the_last_look_that_drew_well_is_kept():
 
 
 def test_what_draws_images_settles_before_attributes():
-    design = replace(BEST, updates=1000)
-    rates = {name: faces_model.rate_of(design, name) for name in "xscyz"}
-    assert all(rates[name](450) == rates[name](900) == 0 < rates[name](440) for name in "xsyz")
-    assert rates["c"](1000) == design.last_learning_rate < rates["c"](900)
-    assert faces_model.settled_after(design) == 450
-    assert faces_model.settled_after(replace(design, settled={})) == 1000
+    rates = {name: faces_model.rate_of(BEST, name) for name in "xscyz"}
+    for name, last in (*((name, 27_000) for name in "xyz"), ("s", 45_000)):
+        assert rates[name](last) == rates[name](50_000) == 0 < rates[name](last - 500)
+    assert rates["c"](60_000) == BEST.last_learning_rate < rates["c"](59_000)
+    assert faces_model.settled_after(BEST) == 27_000
+    short = replace(BEST, updates=1000)  # all settle in the end
+    assert [faces_model.rate_of(short, name)(1000) for name in "xsyz"] == [0.0] * 4
+    assert faces_model.settled_after(short) == faces_model.settled_after(replace(short, settled={})) == 1000
 
 
 def test_the_model_of_the_repository_can_be_asked(tmp_path):

@@ -48,8 +48,11 @@ def test_an_attribute_is_switched_and_nothing_else(kind):
     off, on = tasks.switched(model, attributes(3), 15, sweeps=1, seed=5)
     assert (off["c"] != on["c"]).sum(0).tolist() == [3 * (k == 15) for k in range(40)]
     assert not off["c"][:, 15].any() and on["c"][:, 15].all()
-    again = tasks.generate(model, off["c"], 1, seed=5)
-    assert all(torch.equal(again[name], off[name]) for name in off)
+    drawn = tasks.generate(model, off["c"], 1, seed=5)  # both are this, edited
+    for state, value in ((off, 0.0), (on, 1.0)):
+        change = pc.Observed(torch.full((3, 40), value), torch.arange(40) == 15)
+        again = pc.edited(model, drawn, "c", change, follow=["x"], weight=tasks.GUIDANCE, sweeps=1, seed=5)
+        assert all(torch.equal(again[name], state[name]) for name in state)
     images = tasks.shown(model, on)
     assert images.shape == (3, 3, 64, 64) and float(images.min()) >= 0 and float(images.max()) <= 1
     assert torch.equal(images, model("x", on).mean.clamp(0, 1))

@@ -63,7 +63,7 @@ class Design:
     """directions of the starts of x and c (0: chains begin at random)"""
     redundancy: float = 32.0
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
-    finer: tuple[int, int, float] | None = (400, 32, 16.0)
+    finer: tuple[int, int, float] | None = (600, 32, 16.0)
     """directions, band and redundancy of the start of x that takes its place when all is learned: questions are
     answered better from it, and rows that restart from it made codes noisy (RESULTS)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
@@ -86,9 +86,9 @@ class Design:
     batch_size: int = 160
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
-    settled: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys("xsyz", 0.45))
-    """shares of the updates after which groups learn no more: all that takes part in drawing images was worse when it
-    learned for long, and attributes, which are known there, were read better"""
+    settled: Mapping[str, int] = field(default_factory=lambda: {**dict.fromkeys("xyz", 27_000), "s": 45_000})
+    """updates after which groups learn no more: images were drawn worse when what they are drawn from learned for long,
+    while attributes and segmentations were read better"""
     average: float = 0.9995
     decay: Mapping[str, float] = field(default_factory=lambda: {"c": 0.1, "s": 0.05})
     """decoupled weight decay: what is read off few known faces is soon learned by heart"""
@@ -223,14 +223,14 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
 
 def rate_of(design: Design, name: str) -> pc.schedules.Schedule:
     """Down along half a cosine; to nothing, for a group that settles before the end."""
-    steps = round(design.settled.get(name, 1.0) * design.updates)
+    steps = min(design.settled.get(name, design.updates), design.updates)
     last = 0.0 if name in design.settled else design.last_learning_rate
     return pc.schedules.cosine(design.learning_rate, last, steps)
 
 
 def settled_after(design: Design) -> int:
     """Updates until the first groups have settled."""
-    return round(min([1.0, *design.settled.values()]) * design.updates)
+    return min([design.updates, *design.settled.values()])
 
 
 def restarts_of(design: Design, data: pc.Data, device: torch.device | str) -> list[pc.Restart]:

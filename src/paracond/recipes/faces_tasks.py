@@ -78,13 +78,17 @@ def portraits(
 def switched(
     model: pc.JointModel, attributes: Tensor, index: int, sweeps: int = 100, seed: int = 0, guidance: float = GUIDANCE
 ) -> tuple[pc.State, pc.State]:
-    """Two draws of everything, without the attribute `index`, and with it: the second is the first, edited."""
+    """One draw of everything, edited both ways: without the attribute `index`, and with it."""
     without = attributes.clone()
     without[:, index] = 0
-    off = generate(model, without, sweeps, seed)
-    change = pc.Observed(torch.ones_like(without), torch.arange(without.shape[1]) == index)
+    drawn, where = generate(model, without, sweeps, seed), torch.arange(without.shape[1]) == index
     options = {"sweeps": min(sweeps, EDIT), "seed": seed, "chunk": AT_ONCE[model.device.type]}
-    return off, pc.edited(model, off, "c", change, follow=["x"], weight=guidance, **options)
+
+    def edited(value: float) -> pc.State:
+        change = pc.Observed(torch.full_like(without, value), where)
+        return pc.edited(model, drawn, "c", change, follow=["x"], weight=guidance, **options)
+
+    return edited(0.0), edited(1.0)
 
 
 # --- segmentations ----------------------------------------------------------------------------------------------
