@@ -107,9 +107,9 @@ def test_an_edited_state_goes_on_from_what_it_was(weight):
     still = pc.edited(model, state, "c", change, sweeps=0)
     assert all(torch.equal(still[name], state[name]) for name in "ab") and still["c"][:, 1].all()
     assert torch.equal(still["c"][:, [0, 2]], state["c"][:, [0, 2]]) and not torch.equal(still["c"], state["c"])
-    found = pc.edited(model, state, "c", change, follow=["a"], weight=weight, sweeps=3, seed=5)
+    found = pc.edited(model, state, "c", change, weight=weight, sweeps=3, seed=5)
     start = {name: state[name] for name in "ab"}
-    same = pc.sample(pc.guided(model, "c", [1], weight, ["b"]), {"c": still["c"]}, sweeps=3, seed=5, start=start)
+    same = pc.sample(pc.guided(model, "c", [1], weight), {"c": still["c"]}, sweeps=3, seed=5, start=start)
     assert all(torch.equal(found[name], same[name]) for name in found)
 
 

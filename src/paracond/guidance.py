@@ -33,6 +33,8 @@ from paracond.joint import JointModel
 from paracond.queries import sample
 from paracond.state import InputError, Observed, State
 
+WEIGHT, SWEEPS = 10.0, 30  # of edits: what faces are told then shows in most of them (RESULTS)
+
 
 class Guided(nn.Module):
     """A network whose output is moved away from what it would be with `flipped` coordinates of group `name`."""
@@ -81,14 +83,12 @@ def edited(
     name: str,
     change: Observed,
     *,
-    follow: Sequence[str] = (),
-    weight: float = 10.0,
-    sweeps: int = 30,
+    weight: float = WEIGHT,
+    sweeps: int = SWEEPS,
     **options,
 ) -> State:
     """`state` (of drawn rows, or real ones: `sample(model, {"x": images})`) with other values of the binary group
-    `name`: those of `change`, where its mask `[*event]` is true. Groups that `follow` are not guided themselves: an
-    image follows its latents, and would change its colours with its glasses otherwise. Options are those of `sample`.
+    `name`: those of `change`, where its mask `[*event]` is true. Options are those of `sample`.
     """
     value, mask = change.value.to(state[name]), change.mask
     mask = torch.ones_like(state[name][0], dtype=torch.bool) if mask is None else mask.to(model.device)
@@ -96,8 +96,7 @@ def edited(
         raise InputError(f"the same coordinates of {name!r} change in every row: its mask has shape [*event]")
     if len(value) not in (1, len(state[name])):
         raise InputError(f"{len(value)} values of {name!r} for {len(state[name])} rows that are edited")
-    groups = [group for group in _readers(model, name, None) if group not in follow]
-    asked = guided(model, name, mask, weight, groups)
+    asked = guided(model, name, mask, weight)
     given = {name: torch.where(mask, value, state[name]), **{k: state[k] for k in model.conditions}}
     begin = {group: state[group] for group in model.names if group != name}
     return sample(asked, given, sweeps=sweeps, start=begin, **options)

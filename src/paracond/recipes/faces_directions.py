@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import paracond as pc
+from paracond.guidance import WEIGHT
 from paracond.metrics import FID, accuracy
 from paracond.recipes import faces_baselines as baselines
 from paracond.recipes import faces_report as pictures
@@ -175,7 +176,7 @@ def switching(session: Session, model: pc.JointModel) -> None:
         index = session.names.index(name)
         right = baselines.balanced_accuracy(decided[:, index], session.test.state["c"][rows][:, index])
         key = "switch_success" if name == SWITCHED[0] else f"switch_success_{name.lower()}"
-        for guidance, suffix in ((tasks.GUIDANCE, ""), (0.0, "_unguided")):
+        for guidance, suffix in ((WEIGHT, ""), (0.0, "_unguided")):
             pair = tasks.switched(model, attributes, index, session.most(100, 2), guidance=guidance)
             images = [tasks.shown(model, state) for state in pair]
             value = baselines.switch_success(judge, images[0], images[1], index)

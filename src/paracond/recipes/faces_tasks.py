@@ -26,11 +26,11 @@ from torch import Tensor
 import paracond as pc
 from paracond.compose import Rule
 from paracond.datasets.faces import LABELS
+from paracond.guidance import SWEEPS, WEIGHT
 from paracond.metrics import f1, psnr
 
 AT_ONCE = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
 PAIR = ("first", "second")
-GUIDANCE, EDIT = 10.0, 30  # of an attribute that is switched; sweeps for that
 HOLD = 10  # sweeps with the first mask, before it is redrawn
 GREY = (0.299, 0.587, 0.114)
 #: Where the middle of a hidden square lies (rows, columns): at any of these places, 82% or more of a square of 24 x 24
@@ -76,17 +76,17 @@ def portraits(
 
 
 def switched(
-    model: pc.JointModel, attributes: Tensor, index: int, sweeps: int = 100, seed: int = 0, guidance: float = GUIDANCE
+    model: pc.JointModel, attributes: Tensor, index: int, sweeps: int = 100, seed: int = 0, guidance: float = WEIGHT
 ) -> tuple[pc.State, pc.State]:
     """One draw of everything, edited both ways: without the attribute `index`, and with it."""
     without = attributes.clone()
     without[:, index] = 0
     drawn, where = generate(model, without, sweeps, seed), torch.arange(without.shape[1]) == index
-    options = {"sweeps": min(sweeps, EDIT), "seed": seed, "chunk": AT_ONCE[model.device.type]}
+    options = {"sweeps": min(sweeps, SWEEPS), "seed": seed, "chunk": AT_ONCE[model.device.type]}
 
     def edited(value: float) -> pc.State:
         change = pc.Observed(torch.full_like(without, value), where)
-        return pc.edited(model, drawn, "c", change, follow=["x"], weight=guidance, **options)
+        return pc.edited(model, drawn, "c", change, weight=guidance, **options)
 
     return edited(0.0), edited(1.0)
 

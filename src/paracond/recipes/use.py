@@ -23,6 +23,7 @@ from matplotlib import image
 from torch import Tensor
 
 import paracond as pc
+from paracond.guidance import SWEEPS, WEIGHT
 from paracond.metrics import accuracy
 from paracond.recipes import images
 from paracond.recipes.experiments import EXPERIMENTS
@@ -78,9 +79,9 @@ class Sample:
     edit: tuple[str, ...] = ()
     """coordinates of a binary group to change afterwards, as NAME[COORDINATE]=VALUE: writes OUT/edited.npz and
     edited.png besides, in which all else stays nearly as it was"""
-    guidance: float = 10.0
+    guidance: float = WEIGHT
     """how much more these count than they did in learning"""
-    edit_sweeps: int = 30
+    edit_sweeps: int = SWEEPS
     out: Path = Path("runs/sample")
     device: Device = "auto"
     seed: int = 0
@@ -155,7 +156,7 @@ def sample(config: Sample) -> str:
     written = _written(model, state, config.out, "samples", parts)
     if change is not None:
         options |= {"weight": config.guidance, "sweeps": config.edit_sweeps}
-        after = pc.edited(model, state, *change, follow=pictures, **options)
+        after = pc.edited(model, state, *change, **options)
         written += _written(model, after, config.out, "edited", {})
     return "\n".join(f"written: {path}" for path in written)
 
