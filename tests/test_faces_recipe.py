@@ -215,10 +215,10 @@ def test_faces_set_apart_are_not_learned_from(folder):
 
 def test_the_last_look_that_drew_well_is_kept():
     looks = [{"fid": 40.0, "f1": 0.7}, {"fid": 38.0, "f1": 0.6}]
-    assert faces.draws_well({"fid": 39.8}, looks) and faces.draws_well({"fid": 30.0}, [])
-    assert not faces.draws_well({"fid": 40.0, "f1": 0.9}, looks)
+    assert faces.draws_well({"fid": 41.7}, looks) and faces.draws_well({"fid": 30.0}, [])
+    assert not faces.draws_well({"fid": 42.0, "f1": 0.9}, looks)
     assert faces.draws_well({"f1": 0.1}, [{"f1": 0.5}])  # without a FID, the last
-    assert faces.last_kept([*looks, {"fid": 39.5}, {"fid": 41.0}]) == {"fid": 39.5}
+    assert faces.last_kept([*looks, {"fid": 39.5}, {"fid": 43.0}]) == {"fid": 39.5}
     assert faces.last_kept(looks[:1]) == looks[0]
 
 

@@ -38,7 +38,7 @@ def test_the_mean_of_a_guided_gaussian():
     guided = pc.guided(model, "c", where, 2.0)
     state = {"x": torch.zeros(1, 3).double(), "c": torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]).double()}
     flipped = {**state, "c": torch.tensor([[[0.0, 0.0], [1.0, 1.0]]]).double()}
-    m, other, found = model("x", state), model("x", flipped), guided("x", state)
+    m, other, found = model("x", state), model("x", flipped), guided("x", guided.admit(state)[0])
     torch.testing.assert_close(found.mean, m.mean + 2 * (m.mean - other.mean))
     torch.testing.assert_close(found.variance, m.variance)
     values = torch.randn(5, 3).double()
@@ -85,6 +85,7 @@ def test_some_groups_may_be_guided_and_others_not():
     model = wild(variables)
     both, one = pc.guided(model, "c", [0], 1), pc.guided(model, "c", [0], 1, ["b"])
     state = {name: torch.ones(1, *family.event_shape).double() for name, family in variables.items()}
+    state, _ = both.admit(state)
     assert torch.equal(one("a", state).mean, model("a", state).mean)
     assert torch.equal(one("b", state).mean, both("b", state).mean) and one("b", state).mean != model("b", state).mean
     with pytest.raises(pc.InputError, match=r"'c' does not read 'c'; a, b can be guided by it"):
@@ -98,19 +99,44 @@ def test_rules_are_not_guided():
         pc.guided(pair, "one.c", [0], 1)
 
 
-@pytest.mark.parametrize("weight", [2.0, 0.0])
-def test_an_edited_state_goes_on_from_what_it_was(weight):
-    """Without sweeps nothing but the coordinates has changed; with them it is as a guided model draws from there."""
+def test_every_row_may_have_a_weight_of_its_own():
+    model = wild({"a": pc.Binary(2), "c": pc.Binary(2)})
+    state = {"a": torch.zeros(2, 2).double(), "c": torch.ones(2, 2).double()}
+    several = pc.guided(model, "c", [0], 0.5)
+    found = several("a", several.admit({**state, "guidance of c": torch.tensor([[0.5], [3.0]])})[0]).mean
+    for row, weight in enumerate((0.5, 3.0)):
+        alone = pc.guided(model, "c", [0], weight)
+        torch.testing.assert_close(found[row], alone("a", alone.admit(state)[0]).mean[row])
+    with pytest.raises(pc.InputError, match=r"guided by 'c' already"):
+        pc.guided(several, "c", [1], 1)
+
+
+def test_an_edit_changes_the_coordinates_that_were_named():
     model = wild({"a": pc.Binary(2), "b": pc.Binary(2), "c": pc.Binary(3)})
     state = pc.sample(model, rows=6, sweeps=0)
     change = pc.Observed(torch.ones(1, 3), torch.tensor([False, True, False]))
     still = pc.edited(model, state, "c", change, sweeps=0)
     assert all(torch.equal(still[name], state[name]) for name in "ab") and still["c"][:, 1].all()
     assert torch.equal(still["c"][:, [0, 2]], state["c"][:, [0, 2]]) and not torch.equal(still["c"], state["c"])
-    found = pc.edited(model, state, "c", change, weight=weight, sweeps=3, seed=5)
-    start = {name: state[name] for name in "ab"}
-    same = pc.sample(pc.guided(model, "c", [1], weight), {"c": still["c"]}, sweeps=3, seed=5, start=start)
-    assert all(torch.equal(found[name], same[name]) for name in found)
+    parts = [pc.edited(model, state, "c", change, sweeps=3, chunk=size) for size in (6, 4)]
+    assert all(torch.equal(part["c"], still["c"]) and set(part) == set("abc") for part in parts)
+
+
+def test_rows_are_driven_as_far_as_the_model_doubts_them():
+    """One sweep over one group, against p_w(a | c) with w = weight sqrt(1 - p(c_1 | a)), computed by hand."""
+    model, rows, weight = wild({"a": pc.Categorical(3), "c": pc.Binary(2)}), 30_000, 4.0
+    state = {"a": torch.arange(3).repeat_interleave(rows), "c": torch.zeros(3 * rows, 2).double()}
+    change = pc.Observed(torch.ones(1, 2).double(), torch.tensor([False, True]))
+    found = pc.edited(model, state, "c", change, weight=weight, sweeps=1, seed=1, chunk=3 * rows)["a"].view(3, rows)
+    asked = {"a": torch.arange(3), "c": torch.tensor([[0.0, 1.0]]).expand(3, 2).double()}
+    w = weight * (1 - model("c", asked).mean[:, 1:]).sqrt()
+    assert w.min() < 0.7 * w.max()
+    p, other = model("a", asked).mean, model("a", {**asked, "c": torch.zeros(3, 2).double()}).mean
+    expected = p ** (1 + w) / other**w
+    expected = expected / expected.sum(1, keepdim=True)
+    share = torch.stack([(found == k).double().mean(1) for k in range(3)], 1)
+    assert (share - expected).abs().max() < 4 * (0.25 / rows) ** 0.5
+    assert (expected - p).abs().max() > 0.1
 
 
 def test_rows_are_edited_alike():

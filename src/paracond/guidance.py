@@ -16,7 +16,14 @@ are moved in the same way.) w = 0 is the model itself. For w > 0 the chain tends
 model's, one that shows what the coordinates stand for: good for pictures, not for probabilities.
 
 To edit a state is to change such coordinates and let the guided chain go on from there, for a while: all else stays
-nearly as it is, because chains move slowly, which is a vice elsewhere.
+nearly as it is, because chains move slowly, which is a vice elsewhere. With a fixed w some rows show what they were
+told at once, and are then driven on into caricature, while others need more. So in edits every row has, and every sweep
+renews, a weight of its own,
+
+    w = weight sqrt(1 - p(g | rest)),
+
+with the model's own p(g | rest) of the coordinates in question: a row that shows them is left alone. (The root, because
+a rare attribute shows while its p is still small.)
 """
 
 from __future__ import annotations
@@ -27,13 +34,15 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from paracond.chain import Chain
 from paracond.conditionals import Conditional
-from paracond.families import Binary
-from paracond.joint import JointModel
-from paracond.queries import sample
-from paracond.state import InputError, Observed, State
+from paracond.engine import Engine
+from paracond.families import Binary, Real
+from paracond.joint import Condition, JointModel
+from paracond.state import InputError, Observed, State, at_least, row_count, take
 
-WEIGHT, SWEEPS = 10.0, 30  # of edits: what faces are told then shows in most of them (RESULTS)
+WEIGHT, SWEEPS = 15.0, 30  # of edits: what faces are told then shows in most of them (RESULTS)
+GUIDANCE = "guidance of {}"  # the condition that a guided model has besides: w, a number per row
 
 
 class Guided(nn.Module):
@@ -41,29 +50,34 @@ class Guided(nn.Module):
 
     flipped: Tensor
 
-    def __init__(self, network: nn.Module, reads: Sequence[str], name: str, flipped: Tensor, weight: float):
+    def __init__(self, network: nn.Module, reads: Sequence[str], name: str, flipped: Tensor):
         super().__init__()
-        self.network, self.reads, self.name, self.weight = network, tuple(reads), name, weight
+        self.network, self.name, self.weight = network, name, GUIDANCE.format(name)
+        self.reads = (*reads, self.weight)
         self.register_buffer("flipped", flipped)
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         asked = others[self.name]
         other = torch.where(self.flipped, 1 - asked, asked)
         found: Tensor = self.network(others)
-        return found + self.weight * (found - self.network({**others, self.name: other}))
+        weight = others[self.weight].view(-1, *[1] * (found.ndim - 1))
+        return found + weight * (found - self.network({**others, self.name: other}))
 
 
 def guided(
     model: JointModel, name: str, where: Sequence[int] | Tensor, weight: float, groups: Sequence[str] | None = None
 ) -> JointModel:
     """`model`, with coordinates `where` (numbers, or a Bool mask) of the binary group `name` counted `weight` times
-    more, in the conditionals of `groups` (or all that read it). It shares all parameters with the model."""
+    more, in the conditionals of `groups` (or all that read it). It shares all parameters with the model. `weight` is
+    the default of a condition, "guidance of NAME": where that is given, every row has its own."""
     model.check_names([name])
-    family = model.variables[name]
+    family, condition = model.variables[name], GUIDANCE.format(name)
     if not isinstance(family, Binary):
         raise InputError(f"guidance is for Binary groups, found {name!r}: {family}")
     if not (isinstance(weight, (int, float)) and 0 <= weight < math.inf):
         raise InputError(f"the weight of guidance must be a number, 0 or more, found {weight!r}")
+    if condition in model.variables:
+        raise InputError(f"this model is guided by {name!r} already: name all its coordinates at once")
     flipped = _mask(name, family, where).to(model.device)
     readers = _readers(model, name, groups)
     conditionals = {group: model.conditional(group) for group in model.names}
@@ -71,10 +85,10 @@ def guided(
         own = conditionals[group]
         if type(own).forward is not Conditional.forward:
             raise InputError(f"{group!r} follows a rule, which cannot be guided: guide models before they are composed")
-        network = Guided(own.network, model.reads(group), name, flipped, float(weight))
+        network = Guided(own.network, model.reads(group), name, flipped)
         conditionals[group] = Conditional(own.family, network, own.start)
         conditionals[group].shared = own.shared
-    return JointModel(conditionals, dict(model.alpha), model.conditions)
+    return JointModel(conditionals, dict(model.alpha), {**model.conditions, condition: Condition(Real(1), weight)})
 
 
 def edited(
@@ -85,21 +99,42 @@ def edited(
     *,
     weight: float = WEIGHT,
     sweeps: int = SWEEPS,
-    **options,
+    scan: str = "systematic",
+    chunk: int | None = None,
+    engine: str | Engine = "auto",
+    seed: int = 0,
 ) -> State:
     """`state` (of drawn rows, or real ones: `sample(model, {"x": images})`) with other values of the binary group
-    `name`: those of `change`, where its mask `[*event]` is true. Options are those of `sample`.
+    `name`: those of `change`, where its mask `[*event]` is true. `chunk` rows are edited at a time.
     """
+    at_least({"sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
+    state = {group: tensor.to(model.device) for group, tensor in state.items()}
     value, mask = change.value.to(state[name]), change.mask
     mask = torch.ones_like(state[name][0], dtype=torch.bool) if mask is None else mask.to(model.device)
     if mask.ndim >= state[name].ndim:
         raise InputError(f"the same coordinates of {name!r} change in every row: its mask has shape [*event]")
     if len(value) not in (1, len(state[name])):
         raise InputError(f"{len(value)} values of {name!r} for {len(state[name])} rows that are edited")
-    asked = guided(model, name, mask, weight)
-    given = {name: torch.where(mask, value, state[name]), **{k: state[k] for k in model.conditions}}
-    begin = {group: state[group] for group in model.names if group != name}
-    return sample(asked, given, sweeps=sweeps, start=begin, **options)
+    asked, generator = guided(model, name, mask, weight), model.generator(seed)
+    whole, parts = {**state, name: torch.where(mask, value, state[name])}, []
+    size = chunk or (4096 if model.device.type == "cuda" else 256)
+    for first in range(0, row_count(whole), size):
+        chain = Chain(asked, clamp={name: torch.ones_like(mask)}, scan=scan, engine=engine, generator=generator)
+        rows = take(whole, slice(first, first + size))
+        with asked.asked():
+            for _ in range(sweeps):
+                rows[GUIDANCE.format(name)] = weight * doubt(model, rows, name, mask).sqrt()
+                rows = chain.run(rows, chain.sweeps(1))
+        parts.append(rows)
+    return {group: torch.cat([part[group] for part in parts]) for group in model.variables}
+
+
+@torch.no_grad()
+def doubt(model: JointModel, state: State, name: str, mask: Tensor) -> Tensor:
+    """1 - p(the coordinates `mask` of the binary group `name`, as they are | rest), `[batch, 1]`."""
+    p = model(name, state).mean
+    right = torch.where(state[name] > 0.5, p, 1 - p)
+    return 1 - torch.where(mask, right, 1).flatten(1).prod(1, keepdim=True)
 
 
 def _readers(model: JointModel, name: str, groups: Sequence[str] | None) -> list[str]:

@@ -104,9 +104,9 @@ def trained(session: Session, design: Design) -> pc.JointModel:
 
 
 def draws_well(found: dict[str, float], earlier: Sequence[dict[str, float]]) -> bool:
-    """Whether no earlier look has a FID that is smaller by more than a twentieth: what is read gets better with time.
+    """Whether no earlier look has a FID that is smaller by more than a tenth: what is read gets better with time.
     Where there is no FID, the last is the best."""
-    return all(found.get("fid", 0.0) <= 1.05 * each.get("fid", 0.0) for each in earlier)
+    return all(found.get("fid", 0.0) <= 1.1 * each.get("fid", 0.0) for each in earlier)
 
 
 def last_kept(looks: Sequence[dict[str, float]]) -> dict[str, float]:

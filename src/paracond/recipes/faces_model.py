@@ -13,8 +13,8 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
 - all examples are seen mirrored half of the time, and half of them moved by a pixel or two; a condition says which, so
   that what is generated stays in its place;
 - a start for c, and one for x given c (`networks.starts`), where chains begin;
-- half of the chains last (`lasting`), or pictures would grow garish within 100 sweeps; and some rows begin with their
-  image, or a part of it, from the start (`restarts`);
+- nearly half of the chains last (`lasting`), or pictures would grow garish within 100 sweeps; and some rows begin with
+  their image, or a part of it, from the start (`restarts`);
 - networks are residual and work on patches (`networks.pyramid`).
 """
 
@@ -34,8 +34,9 @@ from paracond.state import InputError
 
 ATTRIBUTES = 40
 SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
-#: Which rows of the batch begin at the start of images (see `restarts_of`).
-RESTARTS = {"square": 0.1}
+#: Which rows of the batch begin at the start of images (see `restarts_of`): of what kind, which share, and after how
+#: many updates. More of them when x, y and z have settled: codes cannot grow noisy by them any more.
+RESTARTS = (("square", 0.1, 12_000), ("square", 0.2, 27_000))
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -70,14 +71,12 @@ class Design:
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (2.5, 5.0)
     """at the start, and when groups settle"""
-    lasting: tuple[float, float] | None = (0.5, 150.0)
-    """share of the batch whose chains last so many times longer (see `lasting`)"""
-    restarts: Mapping[str, float] = field(default_factory=lambda: dict(RESTARTS))
-    """shares of the batch that begin with their image, or a part of it, from its start (see `restarts_of`)"""
+    lasting: tuple[float, float] | None = (0.64, 150.0)
+    """share of the rows that begin at data whose chains last so many times longer (see `lasting`)"""
+    restarts: tuple[tuple[str, float, int], ...] = RESTARTS
+    """rows of the batch that begin with their image, or a part of it, from its start"""
     doubt: float = 16.0
     """how much less is known of an image that is drawn anew as a whole"""
-    restart_after: int = 12_000
-    """updates after which this begins"""
     completion_steps: int = 2
     warm: bool = False
     """completion goes on where it stopped when an example comes round again"""
@@ -116,7 +115,7 @@ PAPER = Design(
     alpha=dict.fromkeys("xscyz", 1.0),
     chain_length=(16.0, 16.0),
     lasting=None,
-    restarts={},
+    restarts=(),
     completion_steps=10,
     beside=False,
     batch_size=64,
@@ -247,12 +246,10 @@ def restarts_of(design: Design, data: pc.Data, device: torch.device | str) -> li
         "square": {"hold": SQUARE},
         "pixels": {"hold": pc.holds.Scattered(SIZE, 0.3, 0.7)},
     }
-    unknown = [name for name in design.restarts if name not in kinds]
+    unknown = [kind for kind, _, _ in design.restarts if kind not in kinds]
     if unknown:
         raise InputError(f"restarts are of kinds {', '.join(kinds)}, found {unknown[0]!r}")
-    return [
-        pc.Restart(share, "x", after=design.restart_after, **kinds[name]) for name, share in design.restarts.items()
-    ]
+    return [pc.Restart(share, "x", after=after, **kinds[kind]) for kind, share, after in design.restarts]
 
 
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:
@@ -264,6 +261,7 @@ def augmentation(design: Design, device: torch.device | str) -> Moved | None:
 def small(design: Design) -> Design:
     """A design that learns nothing worth having, in seconds."""
     tiny, finer = dict.fromkeys("xscyz", 8), None if design.finer is None else (4, 8, 16.0)
-    lengths: dict = {"updates": 10, "restart_after": 2, "completion_steps": 1}
+    soon = tuple((kind, share, min(after, 2)) for kind, share, after in design.restarts)
+    lengths: dict = {"updates": 10, "restarts": soon, "completion_steps": 1}
     sizes: dict = {"widths": tiny, "most": tiny, "hidden": 16, "batch_size": 8, "start": min(design.start, 4)}
     return replace(design, finer=finer, **lengths, **sizes)

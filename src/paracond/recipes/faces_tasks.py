@@ -82,7 +82,7 @@ def switched(
     without = attributes.clone()
     without[:, index] = 0
     drawn, where = generate(model, without, sweeps, seed), torch.arange(without.shape[1]) == index
-    options = {"sweeps": min(sweeps, SWEEPS), "seed": seed, "chunk": AT_ONCE[model.device.type]}
+    options: dict = {"sweeps": min(sweeps, SWEEPS), "seed": seed, "chunk": AT_ONCE[model.device.type]}
 
     def edited(value: float) -> pc.State:
         change = pc.Observed(torch.full_like(without, value), where)
