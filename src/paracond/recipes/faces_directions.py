@@ -69,7 +69,7 @@ def reading(session: Session, model: pc.JointModel) -> None:
     faces = session.segmented
     images, truth = faces.state["x"], tasks.masks(model, faces.state["s"])
     hidden = tasks.squares(len(images))
-    sweeps, chains = session.most(3, 2), session.most(64, 2)
+    sweeps, chains = session.most(6, 2), session.most(64, 2)
     whole = tasks.segmentation_of(model, images, sweeps=session.most(20, 2))
     part = tasks.segment(model, images, ~hidden, sweeps=sweeps, chains=chains)
     value, absent = tasks.mean_f1(whole, truth)
@@ -199,11 +199,10 @@ def other_factors(session: Session, model: pc.JointModel) -> None:
     """Super-resolution and colourisation, which are not in the paper."""
     truth = session.segmented.state["x"][: session.most(200, 4)]
     small, grey = tasks.shrunk(truth), tasks.greyed(truth)
-    options = {"sweeps": session.most(50, 2), "chains": session.most(4, 1)}
+    options = {"sweeps": session.most(5, 2), "chains": session.most(16, 1)}
     large, colours = tasks.super_resolved(model, small, **options), tasks.colourised(model, grey, **options)
     everywhere = torch.ones(len(truth), 64, 64, dtype=torch.bool)
-    bicubic = torch.nn.functional.interpolate(small, scale_factor=4, mode="bicubic").clamp(0, 1)
-    gain = tasks.psnr_inside(large, truth, everywhere) - tasks.psnr_inside(bicubic, truth, everywhere)
+    gain = tasks.psnr_inside(large, truth, everywhere) - tasks.psnr_inside(tasks.enlarged(small), truth, everywhere)
     session.add("super_resolution_psnr_gain", gain, "higher", "dB ahead of bicubic, 16 x 16 to 64 x 64")
     gain = tasks.psnr_inside(colours, truth, everywhere) - tasks.psnr_inside(grey.expand_as(truth), truth, everywhere)
     session.add("colourisation_psnr_gain", gain, "higher", "dB ahead of grey")

@@ -132,16 +132,17 @@ def segment(
     images: Tensor,
     seen: Tensor | None = None,
     *,
-    sweeps: int = 5,
+    sweeps: int = 6,
     chains: int = 16,
     seed: int = 0,
 ) -> Reading:
     """Segmentation, hidden pixels and attributes from one chain. `seen` is Bool `[64, 64]` or `[n, 64, 64]`.
 
-    Many chains and few sweeps: where something is hidden, chains move slowly, and begin near the answer.
+    Many chains and few sweeps, without a warm-up: where something is hidden, chains move slowly, and begin near the
+    answer.
     """
     known = {} if seen is None else {"x": seen.expand(len(images), *images.shape[-2:]).unsqueeze(1).expand_as(images)}
-    found = _ask(model, {"x": images}, ["s", "x", "c"], known, sweeps=sweeps, chains=chains, seed=seed)
+    found = _ask(model, {"x": images}, ["s", "x", "c"], known, sweeps=sweeps, warmup=0, chains=chains, seed=seed)
     return Reading(masks(model, found["s"]), found["x"].clamp(0, 1), found["c"])
 
 
@@ -290,7 +291,7 @@ def super_resolved(model: pc.JointModel, small: Tensor, **options) -> Tensor:
         weight = others["small"].new_full((), 1 / size**2)
         return pc.Summing(law("face.x"), others["small"], weight, size)
 
-    return _under(model, {"small": small}, rule, **options)
+    return _under(model, {"small": small}, rule, enlarged(small, size), **options)
 
 
 def colourised(model: pc.JointModel, grey: Tensor, **options) -> Tensor:
@@ -308,18 +309,32 @@ def shrunk(images: Tensor, size: int = 4) -> Tensor:
     return torch.nn.functional.avg_pool2d(images, size)
 
 
+def enlarged(small: Tensor, size: int = 4) -> Tensor:
+    """Smooth images that have nearly these means."""
+    return torch.nn.functional.interpolate(small, scale_factor=size, mode="bicubic").clamp(0, 1)
+
+
 def greyed(images: Tensor) -> Tensor:
     """Grey values `[n, 1, 64, 64]`: what `colourised` is given."""
     return (images * images.new_tensor(GREY).view(3, 1, 1)).sum(1, keepdim=True)
 
 
 def _under(
-    model: pc.JointModel, given: dict[str, Tensor], rule: Rule, sweeps: int = 50, chains: int = 4, seed: int = 0
+    model: pc.JointModel,
+    given: dict[str, Tensor],
+    rule: Rule,
+    begin: Tensor | None = None,
+    *,
+    sweeps: int = 5,
+    chains: int = 8,
+    seed: int = 0,
 ) -> Tensor:
-    """The mean marginal of x where `rule` holds it to what is given."""
+    """The mean marginal of x where `rule` holds it to what is given. Chains `begin` at these images, or at the model's
+    start; many short ones, because they drift."""
     families = {name: pc.Real(tuple(value.shape[1:])) for name, value in given.items()}
     joint = pc.compose({"face": model}, given=families, rules={"face.x": rule})
-    found = _ask(joint, given, ["face.x"], sweeps=sweeps, chains=chains, seed=seed)["face.x"]
+    options: dict = {"sweeps": sweeps, "chains": chains, "seed": seed}
+    found = _ask(joint, given, ["face.x"], start=None if begin is None else {"face.x": begin}, **options)["face.x"]
     return found.clamp(0, 1)
 
 
@@ -338,12 +353,14 @@ def _ask(
     known: Mapping[str, Tensor] | None = None,
     *,
     sweeps: int = 20,
+    warmup: int | None = None,
     seed: int = 0,
     chains: int = 1,
     start: Mapping[str, Tensor] | None = None,
     means: bool = False,
 ) -> dict[str, Tensor]:
-    """Decisions, or means, of what is wanted, on the CPU; `known` are masks of what is given in part."""
+    """Decisions, or means, of what is wanted, on the CPU, by `sweeps` after `warmup` more (as many if not said);
+    `known` are masks of what is given in part."""
     known = known or {}
     rows, size = len(next(iter(given.values()))), max(1, AT_ONCE[model.device.type] // chains)
     parts = []
@@ -353,7 +370,7 @@ def _ask(
             part = slice(first, first + size)
             some = {n: pc.Observed(v[part], known[n][part]) if n in known else v[part] for n, v in given.items()}
             options: dict = {"start": {n: v[part] for n, v in (start or {}).items()}, "seed": seed + k}
-            answer = pc.query(model, some, want, chains=chains, until=sweeps, warmup=sweeps, **options)
+            answer = pc.query(model, some, want, chains=chains, until=sweeps, warmup=warmup, **options)
             found = answer.mean if means else answer.decisions
             parts.append({name: found[name].cpu() for name in want})
     return {name: torch.cat([part[name] for part in parts]) for name in want}
