@@ -29,6 +29,7 @@ import tyro
 import paracond as pc
 from paracond.metrics import accuracy
 from paracond.recipes import faces_baselines as baselines
+from paracond.recipes import faces_measures as measures
 from paracond.recipes import faces_report as pictures
 from paracond.recipes import faces_tasks as tasks
 from paracond.recipes.faces_directions import attribute_accuracy, whole_f1
@@ -114,8 +115,8 @@ def read(aside: Session, model: pc.JointModel, folder: Path) -> dict:
     found = {"attributes": attribute_accuracy(aside, model), "f1": whole_f1(aside, model)}
     for sweeps in (1, 3):
         part = tasks.segment(model, images, ~hidden, sweeps=sweeps, chains=aside.most(16, 2))
-        found[f"psnr_{sweeps}"] = tasks.psnr_inside(part.image, images, hidden)
-        found[f"ratio_{sweeps}"] = tasks.f1_ratio(part.masks, whole, truth, hidden)
+        found[f"psnr_{sweeps}"] = measures.psnr_inside(part.image, images, hidden)
+        found[f"ratio_{sweeps}"] = measures.f1_ratio(part.masks, whole, truth, hidden)
     some = slice(0, 12)
     shown = tasks.Reading(part.masks[some], part.image[some], part.attributes[some])
     figure = pictures.incomplete(images[some], hidden[some], truth[some], shown)

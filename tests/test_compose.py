@@ -192,3 +192,25 @@ def test_the_program_in_the_guide_runs(monkeypatch, capsys):
     numbers = [float(number) for number in re.findall(r"\d\.\d+", said)]
     assert len(numbers) == 6 and all(0 < number < 3 for number in numbers), said
     assert numbers[2] > 0.2  # by the mean digit: this does not depend on the model
+
+
+def test_rules_and_sums_that_cannot_be_are_refused():
+    variables = {"x": pc.Real((1, 4, 4)), "c": pc.Binary(2)}
+    networks = {name: pc.networks.mlp(variables, name) for name in variables}
+    model = pc.JointModel({name: pc.Conditional(family, networks[name]) for name, family in variables.items()})
+
+    def asked(rule):
+        return pc.sample(pc.compose({"one": model}, rules={"one.x": rule}), rows=2, sweeps=1)
+
+    def summing(total, size, name="one.x"):
+        return lambda law, others: pc.Summing(law(name), total, torch.ones(()), size)
+
+    for rule, message in (
+        (lambda law, others: law("one.x").mean, "rule of 'one.x' must return a Distribution, found Tensor"),
+        (summing(torch.zeros(2, 1, 1, 1), 3), "blocks of 3 x 3 pixels do not fill images of 4 x 4"),
+        (summing(torch.zeros(2, 1, 4, 4), 2), r"must have shape \[1, 2, 2\], found \[1, 4, 4\]"),
+    ):
+        with pytest.raises(pc.InputError, match=message):
+            asked(rule)
+    with pytest.raises(pc.InputError, match="for a Gaussian law, found Bernoulli"):
+        pc.Summing(model("c", pc.sample(model, rows=2, sweeps=0)), torch.zeros(2, 1, 1, 1), torch.ones(()))

@@ -15,7 +15,7 @@ from paracond import cli
 from paracond.recipes import faces, faces_model, faces_variants
 from paracond.recipes import faces_tasks as tasks
 from paracond.recipes.faces_model import BEST, PAPER, finished, make_learner, make_model, small, variables_of
-from paracond.recipes.faces_session import set_apart
+from paracond.recipes.faces_session import few, set_apart
 
 NAMES = {
     *("training_minutes", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr"),
@@ -177,19 +177,37 @@ def test_single_attributes_by_name_on_the_command_line(tmp_path, monkeypatch, ca
     assert (after[:, 39] == 1).all() and (after[:, 3] == 0).all() and 0 < before[:, 39].mean() < 1
     assert (np.delete(after, [3, 39], 1) == np.delete(before, [3, 39], 1)).all()
     assert image.imread("drawn/edited.png").shape == image.imread("drawn/samples.png").shape
-    with pytest.raises(SystemExit, match="--edit changes one binary group, found x"):
+    found = image.imread("drawn/samples_s.png")[..., :3].reshape(-1, 3)
+    assert len(np.unique(found.round(2), axis=0)) > 5  # labels have colours
+    with pytest.raises(SystemExit, match="--edit changes one binary group, found x: Real"):
         cli.main(["sample", "faces", "--edit", "x=1"])
     red = np.zeros((64, 64, 3), np.uint8)
     red[..., 0] = 255
     image.imsave("red.png", red)
     cli.main(["sample", "faces", "--given", "x=red.png", *options[2:]])
-    assert np.load("drawn/samples.npz")["x"][0, :, 5, 5].tolist() == [1, 0, 0]
+    assert np.load("drawn/samples.npz")["x"][:, :, 5, 5].tolist() == [[1, 0, 0]]  # of a whole picture, one row
+    image.imsave("mask.png", np.eye(64), cmap="gray")
+    cli.main(["sample", "faces", "--given", "x=red.png", "--seen", "mask.png", *options])
+    drawn, diagonal = np.load("drawn/samples.npz")["x"][:, 0], np.eye(64, dtype=bool)
+    assert (drawn[:, diagonal] == 1).all() and not (drawn[:, ~diagonal] == 1).any() and len(drawn) == 12
+    cli.main(["sample", "faces", "--given", "x=red.png", *options[2:]])
     assert image.imread("drawn/samples.png")[..., 0].mean() > image.imread("drawn/samples.png")[..., 1].mean()
     cli.main(["classify", "faces", "--given", "x=red.png", "--want", "c", "--sweeps", "2", "--device", "cpu"])
     header, row = (tmp_path / "runs" / "decisions.csv").read_text().splitlines()
     assert header.split(",")[-1] == "Glasses" and len(row.split(",")) == 41
     with pytest.raises(SystemExit, match=r"c\[Hat\]: a coordinate is a number from 0 to 39 or one of a0, a1"):
         cli.main(["sample", "faces", "--given", "c[Hat]=1"])
+
+
+def test_quick_sets_have_enough_of_everything():
+    """Also where the first faces with segmentations have no attributes."""
+    known, named = torch.arange(400) < 200, torch.arange(400) >= 150
+    values = {"x": torch.zeros(400, 1), "s": torch.zeros(400, 2), "c": torch.zeros(400, 2)}
+    masks = {"s": known.view(-1, 1).expand(-1, 2), "c": named.view(-1, 1).expand(-1, 2)}
+    learned, _ = set_apart(few(pc.Data(values, masks)))
+    both = learned.mask["s"].all(1) & learned.mask["c"].all(1)
+    alone = learned.mask["s"].all(1) & ~learned.mask["c"].all(1)
+    assert int(both.sum()) > 8 and bool(alone.any()) and bool((~learned.mask["s"].all(1)).any())
 
 
 def test_quick_sets_have_both_kinds(folder):

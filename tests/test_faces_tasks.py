@@ -11,6 +11,7 @@ import paracond as pc
 from paracond.datasets.faces import LABELS
 from paracond.networks import scene_network
 from paracond.recipes import faces_baselines as baselines
+from paracond.recipes import faces_measures as measures
 from paracond.recipes import faces_report as pictures_of
 from paracond.recipes import faces_tasks as tasks
 
@@ -65,9 +66,6 @@ def test_masks_of_either_kind_agree():
     assert torch.equal(found.sum(1), (labels > 0).long())
     assert torch.equal(tasks.masks(tiny("masks"), found.to(torch.uint8)), found)
     assert torch.equal(tasks.label_map(found), labels)
-    onehot = torch.nn.functional.one_hot(labels, 19).float()
-    assert torch.equal(tasks.mask_probabilities(tiny("labels"), onehot), found.float())
-    assert torch.equal(tasks.mask_probabilities(tiny("masks"), found.float()), found.float())
     both = torch.zeros(1, 18, 64, 64)
     both[:, 0], both[:, 9] = 1, 1  # a mouth over skin
     assert tasks.label_map(both).unique().tolist() == [10]
@@ -181,16 +179,16 @@ def test_measures_by_hand():
     truth, decided = torch.zeros(1, 18, 64, 64), torch.zeros(1, 18, 64, 64)
     truth[:, 0, :2], decided[:, 0, 1:3] = 1, 1  # one row of two shared: F1 1/2
     truth[:, 1, 0], decided[:, 1, 0] = 1, 1  # F1 1
-    value, absent = tasks.mean_f1(decided, truth)
+    value, absent = measures.mean_f1(decided, truth)
     assert value == pytest.approx(0.75) and absent == list(LABELS[2:])
     where = torch.zeros(1, 64, 64, dtype=torch.bool)
     where[:, 1:] = True  # the second class is not there; of the first, one row is right and one too many: F1 2/3
-    value, absent = tasks.mean_f1(decided, truth, where)
+    value, absent = measures.mean_f1(decided, truth, where)
     assert value == pytest.approx(2 / 3) and absent == list(LABELS[1:])
-    assert tasks.f1_ratio(decided, truth, truth, where) == pytest.approx(2 / 3)
+    assert measures.f1_ratio(decided, truth, truth, where) == pytest.approx(2 / 3)
     found, image = torch.full((1, 3, 64, 64), 0.6), torch.full((1, 3, 64, 64), 0.5)
     found[:, :, 0] = 9.0
-    assert tasks.psnr_inside(found, image, where) == pytest.approx(20, abs=1e-4)
+    assert measures.psnr_inside(found, image, where) == pytest.approx(20, abs=1e-4)
 
 
 def test_demixing_is_measured_where_the_other_was_seen():
@@ -198,10 +196,10 @@ def test_demixing_is_measured_where_the_other_was_seen():
     _, m = tasks.mix(first, second)
     there = m.expand_as(first)
     guess = tasks.Demixed(torch.where(there, first + 0.1, 9.0), torch.where(there, 9.0, second + 0.1), m)
-    assert tasks.demixing_psnr(guess, first, second, m) == pytest.approx(20, abs=1e-4)
+    assert measures.demixing_psnr(guess, first, second, m) == pytest.approx(20, abs=1e-4)
     swapped = tasks.Demixed(second + 0.1, first + 0.1, 1 - m.float())
-    assert tasks.demixing_psnr(swapped, first, second, m) < 8
-    assert tasks.demixing_psnr(swapped, first, second, m, ordered=False) == pytest.approx(20, abs=1e-4)
+    assert measures.demixing_psnr(swapped, first, second, m) < 8
+    assert measures.demixing_psnr(swapped, first, second, m, ordered=False) == pytest.approx(20, abs=1e-4)
 
 
 # --- baselines --------------------------------------------------------------------------------------------------
@@ -298,7 +296,7 @@ def test_the_control_learns_to_segment(kind):
     network = found.conditional("s").network
     assert network.reads == ("x",) and network.config["width"] == 8 and found.variables["s"] == KINDS[kind]
     decided = tasks.segmentation_of(found, coarse[12:])
-    value, absent = tasks.mean_f1(decided, tasks.masks(found, s[12:]))
+    value, absent = measures.mean_f1(decided, tasks.masks(found, s[12:]))
     assert value > 0.8 and absent == list(LABELS[1:])
 
 

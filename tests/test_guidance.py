@@ -70,6 +70,8 @@ def test_no_weight_is_the_model_and_all_else_is_shared():
         ("c", [0.5], 1, r"coordinates 0 to 2"),
         ("c", torch.ones(2, dtype=torch.bool), 1, r"shape \[3\], found \[2\]"),
         ("c", [0], -1, r"0 or more, found -1"),
+        ("c", ["Hat"], 1, r"where are numbers of coordinates of 'c'"),
+        ("c", [], 1, r"no coordinate of 'c'"),
         ("q", [0], 1, r"'q'"),
     ],
 )
@@ -146,3 +148,34 @@ def test_rows_are_edited_alike():
         pc.edited(model, state, "c", pc.Observed(state["c"], torch.ones(6, 3, dtype=torch.bool)))
     with pytest.raises(pc.InputError, match=r"2 values of 'c' for 6 rows that are edited"):
         pc.edited(model, state, "c", pc.Observed(torch.ones(2, 3)))
+
+
+def test_rows_that_show_what_they_were_told_are_left_alone():
+    """a is c, nearly surely: where it is already, nothing moves; else a follows, and then stays."""
+    variables = {"a": pc.Binary(1), "b": pc.Real(1), "c": pc.Binary(1)}
+    model = wild(variables)
+    for name, other in (("a", "c"), ("c", "a")):
+        network = pc.networks.mlp(variables, name, reads=[other], depth=0)
+        network.load_state_dict(
+            {k: torch.full_like(v, 14.0 if v.ndim > 1 else -7.0) for k, v in network.state_dict().items()}
+        )
+        model.conditional(name).network = network.double()
+    state = {"a": torch.tensor([[1.0], [0.0]]), "b": torch.tensor([[5.0], [5.0]]), "c": torch.zeros(2, 1)}
+    found = pc.edited(model, state, "c", torch.ones(1, 1), sweeps=20)
+    assert found["a"].tolist() == [[1.0], [1.0]] and found["b"][0] == 5.0 != found["b"][1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "q"}, "unknown variable 'q'"),
+        ({"state": {"a": torch.zeros(2, 2)}}, "the state that is edited lacks 'c'"),
+        ({"change": torch.ones(1, 4)}, r"'c' must have shape \[batch, 3\], found"),
+        ({"weight": True}, "0 or more, found True"),
+    ],
+)
+def test_bad_edits_name_what_is_wrong(change, message):
+    model = wild({"a": pc.Binary(2), "c": pc.Binary(3)})
+    asked = {"state": pc.sample(model, rows=2, sweeps=1), "name": "c", "change": torch.ones(1, 3), **change}
+    with pytest.raises(pc.InputError, match=message):
+        pc.edited(model, **asked)

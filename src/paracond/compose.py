@@ -156,7 +156,10 @@ class Ruled(Conditional):
                 raise InputError(f"the rule of {self.name!r} asks for {name!r}, which reads {self.name!r} itself")
             return conditional(others)
 
-        return self.rule(law, dict(others))
+        found = self.rule(law, dict(others))
+        if not isinstance(found, Distribution):
+            raise InputError(f"the rule of {self.name!r} must return a Distribution, found {type(found).__name__}")
+        return found
 
 
 # --- what factors do to a conditional ----------------------------------------------------------------------------
@@ -210,6 +213,16 @@ class Summing(Distribution):
     weights: Tensor
     size: int = 1
     channels: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.law, Gaussian):
+            raise InputError(f"Summing is for a Gaussian law, found {type(self.law).__name__}")
+        *_, channels, height, width = self.law.mean.shape
+        if height % self.size or width % self.size:
+            raise InputError(f"blocks of {self.size} x {self.size} pixels do not fill images of {height} x {width}")
+        wanted = (1 if self.channels else channels, height // self.size, width // self.size)
+        if tuple(self.total.shape[1:]) != wanted:
+            raise InputError(f"the sums of blocks must have shape {list(wanted)}, found {list(self.total.shape[1:])}")
 
     def _sums(self, x: Tensor) -> Tensor:
         pooled = nn.functional.avg_pool2d(x, self.size) * self.size**2 if self.size > 1 else x

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -195,7 +196,9 @@ class Engine:
             return 0.0
         most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         counts = sorted({1, *(2**k for k in range(most.bit_length()) if 2**k <= most), most})
-        times = {count: _seconds(work, count) for count in counts}
+        times: dict[int, float] = {}
+        for count in counts:
+            times[count] = _seconds(work, count, 3 * min(times.values(), default=math.inf))
         best = min(times, key=times.__getitem__)
         torch.set_num_threads(best)
         return times[best]
@@ -225,14 +228,16 @@ def _move_towards(means: list[Tensor], values: list[Tensor], weight: Tensor) -> 
     torch._foreach_add_(means, gaps)
 
 
-def _seconds(work: Callable[[], object], threads: int) -> float:
-    """The shorter of two calls, after one to warm up."""
+def _seconds(work: Callable[[], object], threads: int, most: float) -> float:
+    """The shorter of two calls, after one to warm up; or that one alone, if it took longer than `most`."""
     torch.set_num_threads(threads)
-    times = []
+    times: list[float] = []
     for _ in range(3):
         began = time.perf_counter()
         work()
         times.append(time.perf_counter() - began)
+        if times[0] > most:
+            return times[0]
     return min(times[1:])
 
 

@@ -15,15 +15,15 @@ of what networks put out, and that is what is done. (So it is not exact for `Rea
 are moved in the same way.) w = 0 is the model itself. For w > 0 the chain tends to another distribution than the
 model's, one that shows what the coordinates stand for: good for pictures, not for probabilities.
 
-To edit a state is to change such coordinates and let the guided chain go on from there, for a while: all else stays
-nearly as it is, because chains move slowly, which is a vice elsewhere. With a fixed w some rows show what they were
-told at once, and are then driven on into caricature, while others need more. So in edits every row has, and every sweep
-renews, a weight of its own,
+To edit a state is to change such coordinates and let the guided chain go on from there, for a while: much else stays as
+it is, because chains move slowly, which is a vice elsewhere. With a fixed w some rows show what they were told at once,
+and are then driven on into caricature, while others need more. So in edits every row has, and every sweep renews, a
+weight of its own,
 
     w = weight sqrt(1 - p(g | rest)),
 
-with the model's own p(g | rest) of the coordinates in question: a row that shows them is left alone. (The root, because
-a rare attribute shows while its p is still small.)
+with the model's own p(g | rest) of the coordinates in question, and a row of which p(g | rest) > 1 - SURE is done: it
+stays as it is. (The root, because a rare attribute shows while its p is still small.)
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ from paracond.chain import Chain
 from paracond.conditionals import Conditional
 from paracond.engine import Engine
 from paracond.families import Binary, Real
+from paracond.holds import wide
 from paracond.joint import Condition, JointModel
 from paracond.state import InputError, Observed, State, at_least, row_count, take
 
 WEIGHT, SWEEPS = 15.0, 30  # of edits: what faces are told then shows in most of them (RESULTS)
+SURE = 0.05  # the doubt with which a row of an edit is done
 GUIDANCE = "guidance of {}"  # the condition that a guided model has besides: w, a number per row
 
 
@@ -74,8 +76,7 @@ def guided(
     family, condition = model.variables[name], GUIDANCE.format(name)
     if not isinstance(family, Binary):
         raise InputError(f"guidance is for Binary groups, found {name!r}: {family}")
-    if not (isinstance(weight, (int, float)) and 0 <= weight < math.inf):
-        raise InputError(f"the weight of guidance must be a number, 0 or more, found {weight!r}")
+    check_weight(weight)
     if condition in model.variables:
         raise InputError(f"this model is guided by {name!r} already: name all its coordinates at once")
     flipped = _mask(name, family, where).to(model.device)
@@ -89,6 +90,12 @@ def guided(
         conditionals[group] = Conditional(own.family, network, own.start)
         conditionals[group].shared = own.shared
     return JointModel(conditionals, dict(model.alpha), {**model.conditions, condition: Condition(Real(1), weight)})
+
+
+def check_weight(weight: float) -> None:
+    number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+    if not (number and 0 <= weight < math.inf):
+        raise InputError(f"the weight of guidance must be a number, 0 or more, found {weight!r}")
 
 
 def edited(
@@ -105,28 +112,49 @@ def edited(
     seed: int = 0,
 ) -> State:
     """`state` (of drawn rows, or real ones: `sample(model, {"x": images})`) with other values of the binary group
-    `name`: those of `change`, where its mask `[*event]` is true. `chunk` rows are edited at a time.
+    `name`: those of `change`, where its mask `[*event]` is true. `chunk` rows are edited at a time, each until the
+    model hardly doubts that it shows them, `sweeps` at most.
     """
     at_least({"sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
-    state = {group: tensor.to(model.device) for group, tensor in state.items()}
-    value, mask = change.value.to(state[name]), change.mask
-    mask = torch.ones_like(state[name][0], dtype=torch.bool) if mask is None else mask.to(model.device)
-    if mask.ndim >= state[name].ndim:
-        raise InputError(f"the same coordinates of {name!r} change in every row: its mask has shape [*event]")
-    if len(value) not in (1, len(state[name])):
-        raise InputError(f"{len(value)} values of {name!r} for {len(state[name])} rows that are edited")
-    asked, generator = guided(model, name, mask, weight), model.generator(seed)
-    whole, parts = {**state, name: torch.where(mask, value, state[name])}, []
+    whole, mask = _changed(model, state, name, change)
+    asked, generator, parts = guided(model, name, mask, weight), model.generator(seed), []
     size = chunk or (4096 if model.device.type == "cuda" else 256)
     for first in range(0, row_count(whole), size):
         chain = Chain(asked, clamp={name: torch.ones_like(mask)}, scan=scan, engine=engine, generator=generator)
-        rows = take(whole, slice(first, first + size))
         with asked.asked():
-            for _ in range(sweeps):
-                rows[GUIDANCE.format(name)] = weight * doubt(model, rows, name, mask).sqrt()
-                rows = chain.run(rows, chain.sweeps(1))
-        parts.append(rows)
+            parts.append(_driven(model, chain, take(whole, slice(first, first + size)), name, mask, weight, sweeps))
     return {group: torch.cat([part[group] for part in parts]) for group in model.variables}
+
+
+def _changed(model: JointModel, state: Mapping[str, Tensor], name: str, change: Observed) -> tuple[State, Tensor]:
+    """The state with its changes, and where they are, `[*event]`."""
+    model.check_names([name, *state])
+    missing = [group for group in model.variables if group not in state]
+    if missing:
+        raise InputError(f"the state that is edited lacks {missing[0]!r}: pc.sample draws a whole one")
+    if not isinstance(change, Observed):
+        change = Observed(change)
+    whole, _ = model.admit(state)
+    value, mask = torch.as_tensor(change.value).to(whole[name]), change.mask
+    mask = torch.ones_like(whole[name][0], dtype=torch.bool) if mask is None else torch.as_tensor(mask).to(model.device)
+    model.variables[name].check_shape(name, value)
+    if mask.ndim >= whole[name].ndim:
+        raise InputError(f"the same coordinates of {name!r} change in every row: its mask has shape [*event]")
+    if len(value) not in (1, len(whole[name])):
+        raise InputError(f"{len(value)} values of {name!r} for {len(whole[name])} rows that are edited")
+    return {**whole, name: torch.where(mask, value, whole[name])}, mask
+
+
+def _driven(model: JointModel, chain: Chain, rows: State, name: str, mask: Tensor, weight: float, sweeps: int) -> State:
+    """Sweeps of the guided chain, of rows that are not done."""
+    for _ in range(sweeps):
+        doubts = doubt(model, rows, name, mask)
+        if bool((doubts < SURE).all()):
+            break
+        rows[GUIDANCE.format(name)] = weight * doubts.sqrt()
+        moved, open = chain.run(rows, chain.sweeps(1)), doubts.flatten() >= SURE
+        rows = {group: torch.where(wide(open, value), moved[group], value) for group, value in rows.items()}
+    return rows
 
 
 @torch.no_grad()
@@ -139,6 +167,8 @@ def doubt(model: JointModel, state: State, name: str, mask: Tensor) -> Tensor:
 
 def _readers(model: JointModel, name: str, groups: Sequence[str] | None) -> list[str]:
     readers = [group for group in model.names if name in model.reads(group)]
+    if isinstance(groups, str):
+        raise InputError(f"groups are a list of names, found {groups!r}")
     deaf = [group for group in groups or () if group not in readers]
     if deaf:
         raise InputError(f"{deaf[0]!r} does not read {name!r}; {', '.join(readers) or 'none'} can be guided by it")
@@ -146,12 +176,18 @@ def _readers(model: JointModel, name: str, groups: Sequence[str] | None) -> list
 
 
 def _mask(name: str, family: Binary, where: Sequence[int] | Tensor) -> Tensor:
-    where, shape = torch.as_tensor(where), family.event_shape
+    shape = family.event_shape
+    try:
+        where = torch.as_tensor(where)
+    except (TypeError, ValueError):
+        raise InputError(f"where are numbers of coordinates of {name!r}, or a Bool mask, found {where!r}") from None
     if where.dtype == torch.bool:
         if tuple(where.shape) != tuple(shape):
             raise InputError(f"the mask for {name!r} must have shape {list(shape)}, found {list(where.shape)}")
         return where
     count = math.prod(shape)
+    if not where.numel():
+        raise InputError(f"no coordinate of {name!r} is said that should count for more")
     if where.is_floating_point() or not bool(((where >= 0) & (where < count)).all()):
         raise InputError(f"{name!r} has coordinates 0 to {count - 1}, found {where.tolist()}")
     mask = torch.zeros(count, dtype=torch.bool)

@@ -30,7 +30,7 @@ from paracond.networks.images import jittered
 from paracond.recipes.faces_tasks import Demixed, marginals
 from paracond.state import InputError
 
-TELEA = "not measured: pip install opencv-python-headless"
+TELEA = 'not measured: pip install -e ".[faces]"'
 
 
 # --- filling in -------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def smoothed_demixed(mixed: Tensor) -> Demixed:
 class Training:
     """How a network of one task learns: Adam with decoupled weight decay, a cosine, moving averages of the weights."""
 
-    updates: int = 6000
+    updates: int = 12_000
     batch_size: int = 128
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
@@ -138,7 +138,7 @@ def judge(
     def network() -> torch.nn.Module:
         return pc.networks.scene_network(families, "c", ["x"], width=width, **options)
 
-    model = _learned("c", families["c"], network, data, torch.device(device), training or Training(updates=12_000))
+    model = _learned("c", families["c"], network, data, torch.device(device), training or Training())
     known = data.mask["c"].all(1)
     return Judge(model, data.state["c"][known].mean(0).cpu())
 
@@ -224,7 +224,7 @@ def balanced_accuracy(decided: Tensor, truth: Tensor) -> float:
     return float((right[truth.bool()].mean() + right[~truth.bool()].mean()) / 2)
 
 
-def switch_success(found: Judge, without: Tensor, with_it: Tensor, index: int) -> float:
+def switch_success(found: Judge, without: Tensor, with_it: Tensor, index: int, balanced: bool = True) -> float:
     """The share of pairs of images in which the judge sees no such attribute in the one, and sees it in the other."""
-    off, on = (found.decide(images)[:, index] for images in (without, with_it))
+    off, on = (found.decide(images, balanced)[:, index] for images in (without, with_it))
     return float((~off & on).double().mean())

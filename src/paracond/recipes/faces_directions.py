@@ -14,6 +14,7 @@ import paracond as pc
 from paracond.guidance import WEIGHT
 from paracond.metrics import FID, accuracy
 from paracond.recipes import faces_baselines as baselines
+from paracond.recipes import faces_measures as measures
 from paracond.recipes import faces_report as pictures
 from paracond.recipes import faces_tasks as tasks
 from paracond.recipes.faces_cartoon import Cartoon
@@ -38,7 +39,7 @@ def attribute_accuracy(session: Session, model: pc.JointModel) -> float:
 def whole_f1(session: Session, model: pc.JointModel) -> float:
     faces = session.segmented
     found = tasks.segmentation_of(model, faces.state["x"], sweeps=session.most(20, 2))
-    return tasks.mean_f1(found, tasks.masks(model, faces.state["s"]))[0]
+    return measures.mean_f1(found, tasks.masks(model, faces.state["s"]))[0]
 
 
 def generation(session: Session, model: pc.JointModel) -> None:
@@ -72,10 +73,10 @@ def reading(session: Session, model: pc.JointModel) -> None:
     sweeps, chains = session.most(6, 2), session.most(64, 2)
     whole = tasks.segmentation_of(model, images, sweeps=session.most(20, 2))
     part = tasks.segment(model, images, ~hidden, sweeps=sweeps, chains=chains)
-    value, absent = tasks.mean_f1(whole, truth)
+    value, absent = measures.mean_f1(whole, truth)
     about = f"{len(images)} test faces, maximum marginals" + (f"; none has {', '.join(absent)}" if absent else "")
     session.add("f1", value, "higher", about)
-    ratio = tasks.f1_ratio(part.masks, whole, truth, hidden)
+    ratio = measures.f1_ratio(part.masks, whole, truth, hidden)
     session.add("f1_hidden_ratio", ratio, "higher", "inside hidden 24 x 24 squares, as a share of that of whole images")
     known = faces.mask["c"].all(1)
     found = accuracy(part.attributes[known], faces.state["c"][known])
@@ -88,15 +89,15 @@ def reading(session: Session, model: pc.JointModel) -> None:
 
 
 def inpainting(session: Session, images: Tensor, hidden: Tensor, found: Tensor) -> None:
-    ours = tasks.psnr_inside(found, images, hidden)
-    mean = tasks.psnr_inside(baselines.mean_filled(images, hidden, session.train.state["x"]), images, hidden)
+    ours = measures.psnr_inside(found, images, hidden)
+    mean = measures.psnr_inside(baselines.mean_filled(images, hidden, session.train.state["x"]), images, hidden)
     session.add("inpainting_psnr", ours, "higher", f"dB inside hidden 24 x 24 squares of {len(images)} test faces")
     session.add("inpainting_psnr_gain", ours - mean, "higher", f"dB ahead of the training mean ({mean:.2f} dB)")
     telea = baselines.telea_filled(images, hidden)
     if telea is None:
         print(f"  Telea's in-painting {baselines.TELEA}")
         return
-    value = tasks.psnr_inside(telea, images, hidden)
+    value = measures.psnr_inside(telea, images, hidden)
     session.add("inpainting_psnr_telea", value, "higher", "OpenCV's Telea")
     session.add("inpainting_over_telea", ours - value, "higher", "dB ahead of it")
 
@@ -123,12 +124,12 @@ def demixing(session: Session, model: pc.JointModel) -> None:
     mixed, m = tasks.mix(first.state["x"], second.state["x"])
     told, blind = baselines.neighbours_demixed(mixed, m), baselines.smoothed_demixed(mixed)
     pair = first.state["x"], second.state["x"]
-    filled, smoothed = (tasks.demixing_psnr(each, *pair, m) for each in (told, blind))
+    filled, smoothed = (measures.demixing_psnr(each, *pair, m) for each in (told, blind))
     segmentations = first.state["s"], second.state["s"]
     ask = partial(tasks.demix, model, mixed, sweeps=session.most(5, 2), chains=session.most(16, 1))
     begin = first_masks(session, model, mixed, segmentations)
     known = ask(segmentations, begin=begin)
-    value = tasks.demixing_psnr(known, *pair, m)
+    value = measures.demixing_psnr(known, *pair, m)
     session.add("demixing_psnr", value, "higher", f"dB where the other was seen, {half} pairs, known segmentations")
     right, before = (float(((mask > 0.5) == m.squeeze(1)).float().mean()) for mask in (known.mask, begin.squeeze(1)))
     session.add("demixing_mask", right, "higher", f"share of pixels told right; where the chain began: {before:.3f}")
@@ -137,9 +138,9 @@ def demixing(session: Session, model: pc.JointModel) -> None:
     about = f"dB ahead of the mean of all neighbours ({smoothed:.2f} dB), which is not told it either"
     session.add("demixing_psnr_gain_blind", value - smoothed, "higher", about)
     unknown = ask(sweeps=session.most(100, 2), chains=session.most(4, 1))  # from random masks, so a longer way
-    value = tasks.demixing_psnr(unknown, *pair, m, ordered=False)
+    value = measures.demixing_psnr(unknown, *pair, m, ordered=False)
     session.add("demixing_psnr_unknown", value, "higher", "dB, unknown segmentations")
-    value = tasks.demixing_psnr(ask(segmentations, mask=m), *pair, m)
+    value = measures.demixing_psnr(ask(segmentations, mask=m), *pair, m)
     session.add("demixing_psnr_gain_told", value - filled, "higher", "dB ahead, where ours is told the mask too")
     some = slice(0, 10)
     rows = [
@@ -176,15 +177,22 @@ def switching(session: Session, model: pc.JointModel) -> None:
         index = session.names.index(name)
         right = baselines.balanced_accuracy(decided[:, index], session.test.state["c"][rows][:, index])
         key = "switch_success" if name == SWITCHED[0] else f"switch_success_{name.lower()}"
-        for guidance, suffix in ((WEIGHT, ""), (0.0, "_unguided")):
+        about = f"{name} off and on, {len(attributes)} pairs; the judge is right in {right:.1%}"
+        for guidance in (WEIGHT, 0.0):
             pair = tasks.switched(model, attributes, index, session.most(100, 2), guidance=guidance)
             images = [tasks.shown(model, state) for state in pair]
-            value = baselines.switch_success(judge, images[0], images[1], index)
-            about = (
-                f"{name} off and on, {len(attributes)} pairs, guidance {guidance:g}; the judge is right in {right:.1%}"
-            )
-            session.add(key + suffix, value, "higher", about)
+            judged(session, judge, images, index, key if guidance else f"{key}_unguided", about)
             show_switch(session, model, name, guidance, pair, images)
+
+
+def judged(session: Session, judge: baselines.Judge, images: list[Tensor], index: int, key: str, about: str) -> None:
+    """Whether the attribute `index` changes as asked, and how much changes in all."""
+    off, on = images
+    session.add(key, baselines.switch_success(judge, off, on, index), "higher", about)
+    half = baselines.switch_success(judge, off, on, index, balanced=False)
+    session.add(f"{key}_at_half", half, "higher", "the same, where the judge must find it likelier than not")
+    gap = float((on - off).square().mean().sqrt())
+    session.add(f"{key}_rms", gap, "lower", "distance of the two images")
 
 
 def show_switch(session: Session, model: pc.JointModel, name: str, guidance: float, pair, images) -> None:
@@ -202,9 +210,13 @@ def other_factors(session: Session, model: pc.JointModel) -> None:
     options = {"sweeps": session.most(5, 2), "chains": session.most(16, 1)}
     large, colours = tasks.super_resolved(model, small, **options), tasks.colourised(model, grey, **options)
     everywhere = torch.ones(len(truth), 64, 64, dtype=torch.bool)
-    gain = tasks.psnr_inside(large, truth, everywhere) - tasks.psnr_inside(tasks.enlarged(small), truth, everywhere)
+    gain = measures.psnr_inside(large, truth, everywhere) - measures.psnr_inside(
+        tasks.enlarged(small), truth, everywhere
+    )
     session.add("super_resolution_psnr_gain", gain, "higher", "dB ahead of bicubic, 16 x 16 to 64 x 64")
-    gain = tasks.psnr_inside(colours, truth, everywhere) - tasks.psnr_inside(grey.expand_as(truth), truth, everywhere)
+    gain = measures.psnr_inside(colours, truth, everywhere) - measures.psnr_inside(
+        grey.expand_as(truth), truth, everywhere
+    )
     session.add("colourisation_psnr_gain", gain, "higher", "dB ahead of grey")
     some = slice(0, 12)
     figure = pictures.restored(small[some], large[some], grey[some], colours[some], truth[some])

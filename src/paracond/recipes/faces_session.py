@@ -111,9 +111,10 @@ def open_session(config: Config, design: Design) -> Session:
 
 
 def few(data: pc.Data) -> pc.Data:
-    """Some with segmentations, some without."""
-    known = data.mask["s"].flatten(1).all(1)
-    return data[torch.cat([known.nonzero()[:20, 0], (~known).nonzero()[:40, 0]])]
+    """Some with everything, some with segmentations alone, some without these."""
+    known, named = data.mask["s"].flatten(1).all(1), data.mask["c"].all(1)
+    kinds = ((known & named, 12), (known & ~named, 8), (~known, 40))
+    return data[torch.cat([rows.nonzero()[:most, 0] for rows, most in kinds])]
 
 
 def set_apart(data: pc.Data, most: int = 300) -> tuple[pc.Data, pc.Data]:

@@ -27,7 +27,6 @@ import paracond as pc
 from paracond.compose import Rule
 from paracond.datasets.faces import LABELS
 from paracond.guidance import SWEEPS, WEIGHT
-from paracond.metrics import f1, psnr
 
 AT_ONCE = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
 PAIR = ("first", "second")
@@ -99,13 +98,6 @@ def masks(model: pc.JointModel, s: Tensor) -> Tensor:
     if isinstance(model.variables["s"], pc.Categorical):
         return s.unsqueeze(1) == torch.arange(1, len(LABELS) + 1, device=s.device).view(-1, 1, 1)
     return s > 0.5
-
-
-def mask_probabilities(model: pc.JointModel, probabilities: Tensor) -> Tensor:
-    """Marginals of s as probabilities of 18 masks, `[n, 18, 64, 64]`."""
-    if isinstance(model.variables["s"], pc.Categorical):
-        return probabilities[..., 1:].permute(0, 3, 1, 2)
-    return probabilities
 
 
 def label_map(masks: Tensor) -> Tensor:
@@ -374,45 +366,3 @@ def _ask(
             found = answer.mean if means else answer.decisions
             parts.append({name: found[name].cpu() for name in want})
     return {name: torch.cat([part[name] for part in parts]) for name in want}
-
-
-# --- measures ---------------------------------------------------------------------------------------------------
-
-
-def psnr_inside(found: Tensor, truth: Tensor, where: Tensor) -> float:
-    """PSNR in dB over the places `[n, 64, 64]` of images, all together."""
-    return psnr(found.cpu(), truth.cpu(), where.cpu().unsqueeze(1))
-
-
-def mean_f1(decided: Tensor, truth: Tensor, where: Tensor | None = None) -> tuple[float, list[str]]:
-    """The mean of F1 over the classes of 18 masks, inside `where` `[n, 64, 64]` if that is given, and the names of
-    classes that are left out because they are empty on both sides."""
-    scores = f1(*(_within(each, where) for each in (decided, truth)))
-    absent = [name for name, score in zip(LABELS, scores.tolist(), strict=True) if score != score]
-    return float(scores.nanmean()), absent
-
-
-def f1_ratio(hidden: Tensor, whole: Tensor, truth: Tensor, where: Tensor) -> float:
-    """Mean F1 inside `where` `[n, 64, 64]` of masks found while it was hidden, as a share of that of masks found from
-    the whole image; over the classes that occur there in truth."""
-    there = _within(truth, where)
-    present = there.transpose(0, 1).flatten(1).any(1)
-    first, second = (f1(_within(each, where), there)[present].mean() for each in (hidden, whole))
-    return float(first / second)
-
-
-def _within(masks: Tensor, where: Tensor | None) -> Tensor:
-    masks = masks.cpu().bool()
-    return masks if where is None else masks & where.cpu().unsqueeze(1)
-
-
-def demixing_psnr(found: Demixed, first: Tensor, second: Tensor, m: Tensor, ordered: bool = True) -> float:
-    """PSNR of both images where the other was seen, all together. Without an order (nothing told first from second),
-    each pair is taken the way round that fits better."""
-    truth = torch.cat([first, second]).cpu()
-    hidden = torch.cat([m, ~m]).squeeze(1).cpu()
-    pair = torch.stack([found.first, found.second])
-    if not ordered:
-        gaps = [((each - torch.stack([first, second]).cpu()) ** 2).sum((0, 2, 3, 4)) for each in (pair, pair.flip(0))]
-        pair = torch.where((gaps[1] < gaps[0]).view(1, -1, 1, 1, 1), pair.flip(0), pair)
-    return psnr_inside(pair.flatten(0, 1), truth, hidden)

@@ -2,8 +2,8 @@
 
 What is known is said as NAME=VALUE: a number (the same in every row), numbers with commas between them (one per row),
 or a file: .npy, or a picture (.png: white is 1; over one half is 1 where pixels are binary). Of pictures, perhaps only
-one half is seen. NAME[COORDINATE]=VALUE is one coordinate of a flat group, by its number or, where the model's folder
-has a `names.json` ({"NAME": [names]}), by its name.
+one half is seen, or what is white in a mask. NAME[COORDINATE]=VALUE is one coordinate of a flat group, by its number
+or, where the model's folder has a `names.json` ({"NAME": [names]}), by its name.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 import tyro
-from matplotlib import image
+from matplotlib import colormaps, image
 from torch import Tensor
 
 import paracond as pc
-from paracond.guidance import SWEEPS, WEIGHT
+from paracond.guidance import SWEEPS, WEIGHT, check_weight
 from paracond.metrics import accuracy
 from paracond.recipes import images
 from paracond.recipes.experiments import EXPERIMENTS
@@ -35,7 +35,7 @@ Device = Literal["auto", "cpu", "cuda"]
 NAMES = "names.json"
 ON_CPU = 50  # rows at a time: what an image network makes of more does not stay in the cache
 COORDINATE = re.compile(r"([^\[\]]+)\[([^\[\]]+)\]")
-Seen = Literal["all", "top", "bottom", "left", "right"]
+HALVES = ("all", "top", "bottom", "left", "right")
 
 
 @dataclass(frozen=True)
@@ -71,37 +71,42 @@ class Sample:
     given: tuple[str, ...] = ()
     """what is known, as NAME=VALUE or NAME[COORDINATE]=VALUE. A value is a number, numbers with commas between them (of
     one row each), a .npy file, or a .png picture, in which white is 1 (MNIST's digits are white on black)"""
-    seen: Seen = "all"
-    """which part of the pictures among it"""
-    rows: int = 100
-    """draws, where what is given has no rows of its own"""
+    seen: str = "all"
+    """which part of the pictures among it: all, top, bottom, left, right, or a .png in which it is white"""
+    rows: int | None = None
+    """draws, where what is given has no rows of its own (if not said: 100, or 1 where a picture is given whole)"""
     sweeps: int = 100
+    """of the chain"""
     edit: tuple[str, ...] = ()
     """coordinates of a binary group to change afterwards, as NAME[COORDINATE]=VALUE: writes OUT/edited.npz and
-    edited.png besides, in which all else stays nearly as it was"""
+    edited.png besides, in which the chain has gone on from there until they show"""
     guidance: float = WEIGHT
     """how much more these count than they did in learning"""
     edit_sweeps: int = SWEEPS
+    """after which a row is left as it is, whether they show or not"""
     out: Path = Path("runs/sample")
+    """folder"""
     device: Device = "auto"
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Classify:
-    """Decide a group of a saved model by its maximum marginal: writes OUT, a table with one row per question."""
+    """Decide a group of a saved model by its maximum marginal: writes OUT, a table with one row per question. For a
+    class these are the decision and its probability, for binary values the probabilities."""
 
     model: Annotated[Path, tyro.conf.Positional]
     given: tuple[str, ...] = ()
     """what is known, as NAME=VALUE or NAME[COORDINATE]=VALUE. A value is a number, numbers with commas between them (of
     one row each), a .npy file, or a .png picture, in which white is 1 (MNIST's digits are white on black)"""
-    seen: Seen = "all"
-    """which part of the pictures among it"""
+    seen: str = "all"
+    """which part of the pictures among it: all, top, bottom, left, right, or a .png in which it is white"""
     dataset: Literal["mnist", "fashion"] | None = None
     """ask about the test images of this data set, and say how many answers are right"""
     data: Path | None = None
     """folder with the IDX files"""
     want: str = "c"
+    """the group"""
     sweeps: int | None = None
     """of the chains, where not all that matters is given (until they have converged if not said)"""
     out: Path = Path("runs/decisions.csv")
@@ -139,20 +144,24 @@ def _keep(learner: pc.Learner, folder: Path) -> None:
 
 
 def sample(config: Sample) -> str:
-    at_least({"--rows": (config.rows, 1), "--sweeps": (config.sweeps, 0), "--edit-sweeps": (config.edit_sweeps, 0)})
+    most = {"--sweeps": (config.sweeps, 0), "--edit-sweeps": (config.edit_sweeps, 0)}
+    at_least({"--rows": (1 if config.rows is None else config.rows, 1), **most})
+    check_weight(config.guidance)
     model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
     names = _names(config.model)
-    given = _given(model, config.given, names, config.rows)
-    seen, change = _seen(model, given, config.seen), _change(model, config.edit, names)
+    given = _given(model, config.given, names)
+    rows = _row_count(model, given, config)
+    given = {name: pc.Observed(_rows(each.value, rows), each.mask) for name, each in given.items()}
+    seen, change = _seen(model, given, config.seen), _change(model, config.edit, names, rows)
     if given:
         model.admit({name: each.value for name, each in given.items()})  # refuses it before time is spent
-    rows = min(config.rows, 32)
-    engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, rows=rows, sweeps=1, engine=engine))
+    some = min(rows, 32)
+    engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, rows=some, sweeps=1, engine=engine))
     chunk = None if model.device.type == "cuda" else ON_CPU
     options: dict[str, Any] = {"engine": engine, "seed": config.seed, "chunk": chunk}
-    state = pc.sample(model, seen, rows=config.rows, sweeps=config.sweeps, **options)
-    pictures = [name for name in model.names if _is_picture(model.variables[name])]
-    parts = {name: _part(model.variables[name].event_shape[-2:], config.seen) for name in pictures if name in given}
+    state = pc.sample(model, seen, rows=rows, sweeps=config.sweeps, **options)
+    pictures = [name for name in given if _is_picture(model.variables[name])]
+    parts = {name: _part(model.variables[name].event_shape[-2:], config.seen) for name in pictures}
     written = _written(model, state, config.out, "samples", parts)
     if change is not None:
         options |= {"weight": config.guidance, "sweeps": config.edit_sweeps}
@@ -161,16 +170,26 @@ def sample(config: Sample) -> str:
     return "\n".join(f"written: {path}" for path in written)
 
 
+def _row_count(model: pc.JointModel, given: dict[str, pc.Observed], config: Sample) -> int:
+    """As many as are given; else as many as are asked for."""
+    several = [len(each.value) for each in given.values() if len(each.value) > 1]
+    whole = config.seen == "all" and any(_is_picture(model.variables[name]) for name in given)
+    return several[0] if several else config.rows or (1 if whole else 100)
+
+
 def _change(
-    model: pc.JointModel, words: tuple[str, ...], names: dict[str, list[str]]
+    model: pc.JointModel, words: tuple[str, ...], names: dict[str, list[str]], rows: int
 ) -> tuple[str, pc.Observed] | None:
-    """The group that is edited, and how."""
+    """The group that is edited in so many rows, and how."""
     found = _given(model, words, names)
     if not found:
         return None
     (name, change), *others = found.items()
     if others or not isinstance(model.variables[name], pc.Binary):
-        raise InputError(f"--edit changes one binary group, found {', '.join(found)}")
+        listed = ", ".join(f"{group}: {model.variables[group]}" for group in found)
+        raise InputError(f"--edit changes one binary group, found {listed}")
+    if len(change.value) not in (1, rows):
+        raise InputError(f"--edit has {len(change.value)} values of {name!r} for {rows} rows")
     model.admit({name: change.value})
     return name, change
 
@@ -188,6 +207,11 @@ def _written(model: pc.JointModel, state: pc.State, out: Path, title: str, parts
             shown = torch.where(parts[name], state[name].cpu(), shown)
         written.append(out / f"{title if len(written) == 1 else f'{title}_{name}'}.png")
         _picture(shown).savefig(written[-1], dpi=150, bbox_inches="tight")
+    for name in _segmentations(model):
+        with torch.no_grad(), model.asked():
+            decided = model.variables[name].decide(model(name, state).mean).cpu()
+        written.append(out / f"{title}_{name}.png")
+        _picture(_painted(decided)).savefig(written[-1], dpi=150, bbox_inches="tight")
     return written
 
 
@@ -206,7 +230,8 @@ def classify(config: Classify) -> str:
     one_class = isinstance(family, pc.Categorical) and not family.event_shape
     if not one_class and not (isinstance(family, pc.Binary) and len(family.event_shape) == 1):
         raise InputError(f"{config.want!r} is {family}: only a class or flat binary values are decided here")
-    pc.Engine(model.device).settle(lambda: pc.sample(model, rows=64, sweeps=1))
+    asked = min(64, max(len(each.value) for each in given.values()))
+    pc.Engine(model.device).settle(lambda: pc.sample(model, rows=asked, sweeps=1))
     seen, until = _seen(model, given, config.seen), config.sweeps or "converged"
     answer = pc.query(model, seen, [config.want], until=until, seed=config.seed)
     probabilities, decided = answer.probabilities[config.want].cpu(), answer.decisions[config.want].cpu()
@@ -237,10 +262,8 @@ def _names(folder: Path) -> dict[str, list[str]]:
         raise InputError(f"{path} is damaged: {error}") from None
 
 
-def _given(
-    model: pc.JointModel, words: tuple[str, ...], names: dict[str, list[str]], rows: int | None = None
-) -> dict[str, pc.Observed]:
-    """Everything that was said, with `rows` rows where it has only one; coordinates of one group come together."""
+def _given(model: pc.JointModel, words: tuple[str, ...], names: dict[str, list[str]]) -> dict[str, pc.Observed]:
+    """Everything that was said; coordinates of one group come together."""
     found: dict[str, pc.Observed] = {}
     for word in words:
         name, text = _split(word)
@@ -251,7 +274,7 @@ def _given(
             name, key = single[1], single[2]
             said = _single(model, name, key, text, names)
         found[name] = _both(found[name], said) if name in found else said
-    return {name: pc.Observed(_rows(each.value, rows or 1), each.mask) for name, each in found.items()}
+    return found
 
 
 def _single(model: pc.JointModel, name: str, key: str, text: str, names: dict[str, list[str]]) -> pc.Observed:
@@ -274,7 +297,7 @@ def _both(first: pc.Observed, second: pc.Observed) -> pc.Observed:
     return pc.Observed(torch.where(second.mask, second.value, first.value), first.mask | second.mask)
 
 
-def _seen(model: pc.JointModel, given: dict[str, pc.Observed], seen: Seen) -> dict[str, pc.Observed]:
+def _seen(model: pc.JointModel, given: dict[str, pc.Observed], seen: str) -> dict[str, pc.Observed]:
     """What is given, of pictures only the part that is seen."""
     pictures = [name for name in given if _is_picture(model.variables[name])]
     if seen != "all" and not pictures:
@@ -286,8 +309,15 @@ def _seen(model: pc.JointModel, given: dict[str, pc.Observed], seen: Seen) -> di
     return found
 
 
-def _part(size: tuple[int, ...], seen: Seen) -> Tensor:
+def _part(size: tuple[int, ...], seen: str) -> Tensor:
     """Which places of a picture of this size are seen, `[height, width]`."""
+    path = Path(seen)
+    if path.suffix == ".png":
+        return _pixels("--seen", path, size).mean(0) > 0.5
+    if seen not in HALVES:
+        raise InputError(
+            f"--seen is one of {', '.join(HALVES)}, or a .png in which what is seen is white, found {seen!r}"
+        )
     i, j = torch.arange(size[0]).view(-1, 1) * 2 < size[0], torch.arange(size[1]) * 2 < size[1]
     parts = {"all": i | ~i, "top": i, "bottom": ~i, "left": j, "right": ~j}
     return parts[seen].expand(size[0], size[1])
@@ -308,22 +338,29 @@ def _value(model: pc.JointModel, name: str, text: str) -> Tensor:
         _must_exist(name, path)
         return _read(name, path, lambda: torch.as_tensor(np.load(path, allow_pickle=False)))
     if path.suffix == ".png":
-        _must_exist(name, path)
-        pixels = _read(name, path, lambda: torch.as_tensor(image.imread(path)).float())
-        if pixels.shape[:2] != shape[-2:]:
-            raise InputError(f"{name}={path} has {list(pixels.shape[:2])} pixels, the model wants {list(shape[-2:])}")
-        pixels = pixels[..., :3].permute(2, 0, 1) if pixels.ndim == 3 else pixels.unsqueeze(0)
+        pixels = _pixels(name, path, shape[-2:])
         pixels = pixels.mean(0, keepdim=True) if len(shape) < 3 or shape[0] == 1 else pixels
         pixels = (pixels > 0.5).float() if isinstance(model.variables[name], pc.Binary) else pixels
         return pixels.expand(1, *shape)
     return _numbers(name, text, shape)
 
 
+def _pixels(name: str, path: Path, size: tuple[int, ...]) -> Tensor:
+    """A picture of this size, `[1 or 3, height, width]`."""
+    _must_exist(name, path)
+    pixels = _read(name, path, lambda: torch.as_tensor(image.imread(path)).float())
+    if tuple(pixels.shape[:2]) != tuple(size):
+        raise InputError(f"{name}={path} has {list(pixels.shape[:2])} pixels, the model wants {list(size)}")
+    return pixels[..., :3].permute(2, 0, 1) if pixels.ndim == 3 else pixels.unsqueeze(0)
+
+
 def _numbers(name: str, text: str, shape: tuple[int, ...]) -> Tensor:
     try:
         numbers = torch.tensor([float(part) for part in text.split(",")])
     except ValueError:
-        raise InputError(f"{name}={text}: neither numbers nor a .npy or .png file") from None
+        raise InputError(
+            f"{name}={text}: neither numbers nor a .npy or .png file (save other pictures as .png)"
+        ) from None
     return numbers.view(-1, *[1] * len(shape)).expand(-1, *shape)
 
 
@@ -347,6 +384,25 @@ def _is_picture(family: pc.Family) -> bool:
     return (
         len(family.event_shape) == 3 and family.event_shape[0] in (1, 3) and family.encoding_shape == family.event_shape
     )
+
+
+def _segmentations(model: pc.JointModel) -> list[str]:
+    """Maps of labels, and masks that have the size of a picture."""
+    families = {name: model.variables[name] for name in model.names}
+    sizes = [family.event_shape[-2:] for family in families.values() if _is_picture(family)]
+    masks = [n for n, f in families.items() if isinstance(f, pc.Binary) and len(f.event_shape) == 3]
+    maps = [n for n, f in families.items() if isinstance(f, pc.Categorical) and len(f.event_shape) == 2]
+    return [*maps, *(n for n in masks if not _is_picture(families[n]) and families[n].event_shape[1:] in sizes)]
+
+
+def _painted(decided: Tensor) -> Tensor:
+    """Labels `[n, height, width]`, or masks (later ones over earlier ones), as colours `[n, 3, height, width]`; 0, or
+    none, is black."""
+    labels = decided.long()
+    if decided.ndim == 4:
+        labels = (labels * torch.arange(1, decided.shape[1] + 1).view(-1, 1, 1)).amax(1)
+    palette = torch.tensor([[0.0, 0.0, 0.0], *colormaps["tab20"].colors])  # type: ignore[attr-defined]
+    return palette[torch.where(labels > 0, (labels - 1) % 20 + 1, 0)].permute(0, 3, 1, 2)
 
 
 def _picture(shown: Tensor):
