@@ -122,10 +122,17 @@ OPTIONS = [
         ("literal", "after", True),
     ]
 ]
+
+
+def some(rows, generator, device):
+    """What a question holds of x: some coordinates."""
+    return torch.rand(rows, 3, generator=generator, device=device) < 0.5
+
+
 RESTARTS = [
-    pc.Restart(0.25, "x", home=True, given=["c"], prefer=lambda state: 1.0 + state["c"]),
-    pc.Restart(0.125, "x", after=9),
-    pc.Restart(0.125, "x", given=["c"], times=30.0),
+    pc.Restart(0.25, "x", some),
+    pc.Restart(0.125, "x", some, after=9),
+    pc.Restart(0.125, "x", some, times=30.0),
 ]
 OPTIONS += [
     {"warm": ["c", "z"], "completion_steps": 2},

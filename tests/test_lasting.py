@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from helpers import assert_mean, random_joint, random_tables, table_model
+from helpers import random_joint, random_tables, table_model
 from test_learner import SHAPE, sample, still
 
 import paracond as pc
-from paracond.holds import AroundASquare, Scattered
+from paracond.holds import AroundASquare
 
 
 def test_rows_that_last_are_replaced_less_often_and_the_mean_length_stays():
@@ -30,15 +30,6 @@ def test_a_square_is_free_and_all_around_it_held():
     assert torch.equal(height, width) and torch.equal(free.sum((1, 2)), height * width)
     assert set(height.tolist()) == {3, 4, 5, 6}
     assert bool(free.any(0).all())  # anywhere, corners too
-
-
-def test_scattered_places_are_held_in_the_shares_asked_for():
-    held = Scattered(16, 0.25, 0.75)(4000, torch.Generator().manual_seed(0), torch.device("cpu"))
-    assert held.shape == (4000, 1, 16, 16)
-    shares = held.double().mean((1, 2, 3))
-    assert_mean(shares, 0.5)
-    assert_mean((shares - 0.5).square(), 0.5**2 / 12 + (0.25 - 0.5**2 / 12) / 256)  # of the share, and of the places
-    assert_mean(held[:, 0].double(), torch.full((16, 16), 0.5))
 
 
 @pytest.mark.parametrize(

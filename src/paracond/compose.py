@@ -123,11 +123,6 @@ class Renamed(nn.Module):
     def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part=None) -> Tensor:
         return self.inner.sample(self._own(others), generator, rows, part)
 
-    def again(
-        self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator, doubt: float = 1.0
-    ) -> Tensor:
-        return self.inner.again(value, self._own(others), generator, doubt)
-
     def told(self, name: str, group, others: Mapping, part, own, generator: torch.Generator) -> Tensor:
         besides = {"x": {self.names[full]: value for full, value in others["x"].items()}, "g": group._own(others["g"])}
         return self.inner.told(self.names[name], group.inner, besides, part, own, generator)

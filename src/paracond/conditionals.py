@@ -33,11 +33,6 @@ class Start(Protocol):
     def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: Any = None) -> Tensor:
         """One draw per row, `[rows, *event]`, given the known part of x_i if there is one."""
 
-    def again(
-        self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator, doubt: float = 1.0
-    ) -> Tensor:
-        """A draw like `value`: what p_0 knows of it, drawn anew; `doubt` times as many coordinates count as one."""
-
     def told(self, name: str, group: Any, others: Mapping, part: Any, own: Any, generator: torch.Generator) -> Tensor:
         """A draw of the group `name` that this start reads, with its own start `group`, given what is known of both."""
 

@@ -32,20 +32,6 @@ class AroundASquare:
         return ~(inside[0].unsqueeze(2) & inside[1].unsqueeze(1)).unsqueeze(1)
 
 
-@dataclass(frozen=True)
-class Scattered:
-    """Single places of an image `[channels, side, side]`: a share of them between these two, all channels alike."""
-
-    side: int
-    least: float
-    most: float
-
-    def __call__(self, rows: int, generator: torch.Generator, device: torch.device) -> Tensor:
-        share = torch.rand(rows, 1, 1, 1, generator=generator, device=device)
-        chance = torch.rand(rows, 1, self.side, self.side, generator=generator, device=device)
-        return chance < self.least + share * (self.most - self.least)
-
-
 def wide(mask: Tensor, like: Tensor) -> Tensor:
     """A mask with the axes at its end that it lacks beside `like`."""
     return mask.view(*mask.shape, *[1] * (like.ndim - mask.ndim))

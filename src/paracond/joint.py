@@ -215,13 +215,9 @@ class JointModel(nn.Module):
         others = {key: self._encoded(names, state) for key, names in besides.items()}
         return self._start(reader).told(name, self._start(name), others, part, own, generator)
 
-    def restart(
-        self, name: str, state: State, mask: Tensor | None, generator: torch.Generator, doubt: float = 1.0
-    ) -> Tensor:
-        """Group `name` from its start, given the part of it where `mask` is true; without one, near what it is."""
+    def restart(self, name: str, state: State, mask: Tensor, generator: torch.Generator) -> Tensor:
+        """Group `name` from its start, given the part of it where `mask` is true."""
         start, others = self._start(name), self._encoded(self.start_reads(name), state)
-        if mask is None:
-            return start.again(state[name], others, generator, doubt)
         return start.sample(others, generator, len(state[name]), start.known(state[name], mask))
 
     def _in_order(self, names: Sequence[str]) -> list[str]:

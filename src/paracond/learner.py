@@ -294,7 +294,6 @@ class Learner(Descent[Info]):
         for other, redrawn in self.redrawn.items():
             redrawn[: self.rows].fill_(other == name)
             self.restarts.mark(redrawn, other == name)
-        self.restarts.go_home(name, good)
 
     @torch.no_grad()
     def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:

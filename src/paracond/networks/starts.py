@@ -149,14 +149,6 @@ class Components(Network):
         drawn = self._draw(others, generator, rows, part)
         return (drawn if part is None else torch.where(part.mask, part.value, drawn)).view(-1, *self.shape)
 
-    @torch.no_grad()
-    def again(
-        self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator, doubt: float = 1.0
-    ) -> Tensor:
-        """x' ~ p_0(x' | u, g), u ~ p_0(u | x, g), `[batch, *shape]`, with `doubt` times its redundancy."""
-        part = self.known(value, torch.ones_like(value[:1], dtype=torch.bool), doubt)
-        return self._draw(others, generator, len(value), part).view(-1, *self.shape)
-
     def _draw(
         self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: KnownPart | None
     ) -> Tensor:
@@ -169,10 +161,10 @@ class Components(Network):
         return (drawn > 0.5).to(drawn.dtype) if self.binary else drawn
 
     @torch.no_grad()
-    def known(self, value: Tensor, mask: Tensor, doubt: float = 1.0) -> KnownPart:
+    def known(self, value: Tensor, mask: Tensor) -> KnownPart:
         """The coordinates of `value` where `mask` is true, for `sample` and `evidence`; `[batch, *shape]` both, or one
         row of a mask for all (which is much cheaper)."""
-        sigma = self._log_scale().exp() * math.sqrt(doubt * self.redundancy)
+        sigma = self._log_scale().exp() * math.sqrt(self.redundancy)
         return KnownPart(
             self._whole(self.directions) / sigma, sigma, value.flatten(1).to(self.means.dtype), mask.flatten(1)
         )

@@ -14,7 +14,7 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
   that what is generated stays in its place;
 - a start for c, and one for x given c (`networks.starts`), where chains begin;
 - nearly half of the chains last (`lasting`), or pictures would grow garish within 100 sweeps; and some rows begin with
-  their image, or a part of it, from the start (`restarts`);
+  a part of their image from the start (`restarts`);
 - networks are residual and work on patches (`networks.pyramid`).
 """
 
@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 import paracond as pc
 from paracond.datasets.faces import LABELS, SIZE
@@ -34,9 +33,9 @@ from paracond.state import InputError
 
 ATTRIBUTES = 40
 SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
-#: Which rows of the batch begin at the start of images (see `restarts_of`): of what kind, which share, and after how
-#: many updates. More of them when x, y and z have settled: codes cannot grow noisy by them any more.
-RESTARTS = (("square", 0.1, 12_000), ("square", 0.2, 27_000))
+#: Shares of the batch that begin with a hidden square from the start of images, and after how many updates. More of
+#: them when x, y and z have settled: codes cannot grow noisy by them any more.
+RESTARTS = ((0.1, 12_000), (0.2, 27_000))
 MOVED = "moved"  # the condition that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
@@ -73,10 +72,8 @@ class Design:
     """at the start, and when groups settle"""
     lasting: tuple[float, float] | None = (0.64, 150.0)
     """share of the rows that begin at data whose chains last so many times longer (see `lasting`)"""
-    restarts: tuple[tuple[str, float, int], ...] = RESTARTS
-    """rows of the batch that begin with their image, or a part of it, from its start"""
-    doubt: float = 16.0
-    """how much less is known of an image that is drawn anew as a whole"""
+    restarts: tuple[tuple[float, int], ...] = RESTARTS
+    """rows of the batch that begin with a part of their image from its start"""
     completion_steps: int = 2
     warm: bool = False
     """completion goes on where it stopped when an example comes round again"""
@@ -202,7 +199,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         balanced(data, design.segmented_share, "s"),
         chain_length=pc.schedules.linear(*design.chain_length, settled_after(design)),
         lasting=None if design.lasting is None else pc.Lasting(*design.lasting),
-        restarts=restarts_of(design, data, engine.device),
+        restarts=restarts_of(design),
         completion_steps=design.completion_steps,
         warm=[*missing, "y", "z"] if design.warm else (),
         beside=design.beside,
@@ -232,24 +229,9 @@ def settled_after(design: Design) -> int:
     return min([design.updates, *design.settled.values()])
 
 
-def restarts_of(design: Design, data: pc.Data, device: torch.device | str) -> list[pc.Restart]:
-    """Images from nothing, given attributes; and images of which a part is seen. Where attributes are given, faces are
-    chosen by the rarest that they have, as often as it is rare."""
-    known = data.state["c"][data.mask["c"].all(1)].to(device)  # there already: no copies where this is recorded
-    frequency = (known.sum(0) + 1) / (len(known) + 2)
-
-    def rare(state: pc.State) -> Tensor:
-        return (1 + state["c"] / frequency).amax(1)
-
-    kinds: dict[str, dict] = {
-        "whole": {"doubt": design.doubt, "given": ("c",), "prefer": rare, "home": True},
-        "square": {"hold": SQUARE},
-        "pixels": {"hold": pc.holds.Scattered(SIZE, 0.3, 0.7)},
-    }
-    unknown = [kind for kind, _, _ in design.restarts if kind not in kinds]
-    if unknown:
-        raise InputError(f"restarts are of kinds {', '.join(kinds)}, found {unknown[0]!r}")
-    return [pc.Restart(share, "x", after=after, **kinds[kind]) for kind, share, after in design.restarts]
+def restarts_of(design: Design) -> list[pc.Restart]:
+    """Images of which a square is hidden."""
+    return [pc.Restart(share, "x", SQUARE, after=after) for share, after in design.restarts]
 
 
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:
@@ -261,7 +243,7 @@ def augmentation(design: Design, device: torch.device | str) -> Moved | None:
 def small(design: Design) -> Design:
     """A design that learns nothing worth having, in seconds."""
     tiny, finer = dict.fromkeys("xscyz", 8), None if design.finer is None else (4, 8, 16.0)
-    soon = tuple((kind, share, min(after, 2)) for kind, share, after in design.restarts)
+    soon = tuple((share, min(after, 2)) for share, after in design.restarts)
     lengths: dict = {"updates": 10, "restarts": soon, "completion_steps": 1}
     sizes: dict = {"widths": tiny, "most": tiny, "hidden": 16, "batch_size": 8, "start": min(design.start, 4)}
     return replace(design, finer=finer, **lengths, **sizes)
