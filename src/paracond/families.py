@@ -214,8 +214,9 @@ class Binary(Family):
         return -(torch.xlogy(mean, mean) + torch.xlogy(1 - mean, 1 - mean))
 
     def check_values(self, name: str, known: Tensor) -> None:
-        if not bool(((known == 0) | (known == 1)).all()):
-            raise InputError(f"{name!r} is binary: every observed value must be 0 or 1")
+        wrong = known[(known != 0) & (known != 1)]
+        if len(wrong):
+            raise InputError(f"{name!r} is binary: every observed value must be 0 or 1, found {float(wrong[0]):g}")
 
     def values(self) -> Tensor:
         return _grid(2, math.prod(self.event_shape)).to(torch.get_default_dtype()).view(-1, *self.event_shape)
