@@ -581,7 +581,7 @@ def test_levers_are_tried_one_at_a_time(folder, monkeypatch, capsys):
 
 def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatch):
     tiny = images.small(mnist.EXPERIMENT.presets["best"])
-    from paracond.recipes import use
+    from paracond.recipes import use, use_pictures
 
     monkeypatch.setitem(use.EXPERIMENTS, "mnist", images_experiment.replace(mnist.EXPERIMENT, presets={"best": tiny}))
     out = folder / "run"
@@ -614,7 +614,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
     drawn = dict(np.load(out / "samples.npz"))
     assert drawn["x"].shape == (20, 1, 28, 28) and set(drawn["c"]) == {9}
     assert (out / "samples.png").stat().st_size > 1000
-    canvas = use._picture(torch.ones(13, 1, 28, 28)).axes[0].images[0].get_array()
+    canvas = use_pictures.picture(torch.ones(13, 1, 28, 28)).axes[0].images[0].get_array()
     assert canvas.shape == (2 * 28, 10 * 28) and canvas.sum() == 13 * 28 * 28  # none is left out
     table = out / "decisions.csv"
     cli.main(["classify", model, "--dataset", "mnist", "--data", str(folder), "--out", str(table)])

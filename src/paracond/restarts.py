@@ -69,7 +69,7 @@ class Restarts:
             raise InputError(f"restarts leave no row of {size} for chains that begin at data")
         self.blocks = [slice(end - count, end) for count, end in zip(counts, itertools.accumulate(counts), strict=True)]
         self.truth = {name: torch.zeros_like(batch[name][self.first :]) for name in model.names} if wanted else {}
-        parts = {each.name for each in wanted}
+        parts = dict.fromkeys(each.name for each in wanted)
         self.known = {name: torch.zeros_like(self.truth[name], dtype=torch.bool) for name in parts}
         self.away = torch.zeros(sum(counts), dtype=torch.bool, device=device)
         self.silent = {each.name: torch.zeros_like(self.away) for each in wanted}  # where a group itself restarts

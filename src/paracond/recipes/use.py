@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 import tyro
-from matplotlib import colormaps, image
+from matplotlib import image
 from torch import Tensor
 
 import paracond as pc
@@ -27,7 +27,7 @@ from paracond.guidance import SWEEPS, WEIGHT, check_weight
 from paracond.metrics import accuracy
 from paracond.recipes import images
 from paracond.recipes.experiments import EXPERIMENTS
-from paracond.recipes.images_report import grid
+from paracond.recipes.use_pictures import is_picture, written
 from paracond.results import choose_device
 from paracond.state import InputError, at_least
 
@@ -160,20 +160,20 @@ def sample(config: Sample) -> str:
     chunk = None if model.device.type == "cuda" else ON_CPU
     options: dict[str, Any] = {"engine": engine, "seed": config.seed, "chunk": chunk}
     state = pc.sample(model, seen, rows=rows, sweeps=config.sweeps, **options)
-    pictures = [name for name in given if _is_picture(model.variables[name])]
+    pictures = [name for name in given if is_picture(model.variables[name])]
     parts = {name: _part(model.variables[name].event_shape[-2:], config.seen) for name in pictures}
-    written = _written(model, state, config.out, "samples", parts)
+    files = written(model, state, config.out, "samples", parts)
     if change is not None:
         options |= {"weight": config.guidance, "sweeps": config.edit_sweeps}
         after = pc.edited(model, state, *change, **options)
-        written += _written(model, after, config.out, "edited", {})
-    return "\n".join(f"written: {path}" for path in written)
+        files += written(model, after, config.out, "edited", {})
+    return "\n".join(f"written: {path}" for path in files)
 
 
 def _row_count(model: pc.JointModel, given: dict[str, pc.Observed], config: Sample) -> int:
     """As many as are given; else as many as are asked for."""
     several = [len(each.value) for each in given.values() if len(each.value) > 1]
-    whole = config.seen == "all" and any(_is_picture(model.variables[name]) for name in given)
+    whole = config.seen == "all" and any(is_picture(model.variables[name]) for name in given)
     return several[0] if several else config.rows or (1 if whole else 100)
 
 
@@ -192,27 +192,6 @@ def _change(
         raise InputError(f"--edit has {len(change.value)} values of {name!r} for {rows} rows")
     model.admit({name: change.value})
     return name, change
-
-
-def _written(model: pc.JointModel, state: pc.State, out: Path, title: str, parts: dict[str, Tensor]) -> list[Path]:
-    """The state and its pictures, the first by the `title` alone; they show means, and `parts` of them as they are."""
-    out.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
-    np.savez_compressed(out / f"{title}.npz", **arrays)
-    written = [out / f"{title}.npz"]
-    for name in [name for name in model.names if _is_picture(model.variables[name])]:
-        with torch.no_grad():
-            shown = model(name, state).mean.cpu().clamp(0, 1)
-        if name in parts:
-            shown = torch.where(parts[name], state[name].cpu(), shown)
-        written.append(out / f"{title if len(written) == 1 else f'{title}_{name}'}.png")
-        _picture(shown).savefig(written[-1], dpi=150, bbox_inches="tight")
-    for name in _segmentations(model):
-        with torch.no_grad(), model.asked():
-            decided = model.variables[name].decide(model(name, state).mean).cpu()
-        written.append(out / f"{title}_{name}.png")
-        _picture(_painted(decided)).savefig(written[-1], dpi=150, bbox_inches="tight")
-    return written
 
 
 def classify(config: Classify) -> str:
@@ -299,7 +278,7 @@ def _both(first: pc.Observed, second: pc.Observed) -> pc.Observed:
 
 def _seen(model: pc.JointModel, given: dict[str, pc.Observed], seen: str) -> dict[str, pc.Observed]:
     """What is given, of pictures only the part that is seen."""
-    pictures = [name for name in given if _is_picture(model.variables[name])]
+    pictures = [name for name in given if is_picture(model.variables[name])]
     if seen != "all" and not pictures:
         raise InputError(f"--seen {seen} needs a picture among what is given")
     found = dict(given)
@@ -378,36 +357,3 @@ def _must_exist(name: str, path: Path) -> None:
 
 def _rows(value: Tensor, rows: int) -> Tensor:
     return value.expand(rows, *value.shape[1:]) if len(value) == 1 else value
-
-
-def _is_picture(family: pc.Family) -> bool:
-    return (
-        len(family.event_shape) == 3 and family.event_shape[0] in (1, 3) and family.encoding_shape == family.event_shape
-    )
-
-
-def _segmentations(model: pc.JointModel) -> list[str]:
-    """Maps of labels, and masks that have the size of a picture."""
-    families = {name: model.variables[name] for name in model.names}
-    sizes = [family.event_shape[-2:] for family in families.values() if _is_picture(family)]
-    masks = [n for n, f in families.items() if isinstance(f, pc.Binary) and len(f.event_shape) == 3]
-    maps = [n for n, f in families.items() if isinstance(f, pc.Categorical) and len(f.event_shape) == 2]
-    return [*maps, *(n for n in masks if not _is_picture(families[n]) and families[n].event_shape[1:] in sizes)]
-
-
-def _painted(decided: Tensor) -> Tensor:
-    """Labels `[n, height, width]`, or masks (later ones over earlier ones), as colours `[n, 3, height, width]`; 0, or
-    none, is black."""
-    labels = decided.long()
-    if decided.ndim == 4:
-        labels = (labels * torch.arange(1, decided.shape[1] + 1).view(-1, 1, 1)).amax(1)
-    palette = torch.tensor([[0.0, 0.0, 0.0], *colormaps["tab20"].colors])  # type: ignore[attr-defined]
-    return palette[torch.where(labels > 0, (labels - 1) % 20 + 1, 0)].permute(0, 3, 1, 2)
-
-
-def _picture(shown: Tensor):
-    """Rows of ten, at most twenty of them; the last is filled up with blanks."""
-    columns = min(10, len(shown))
-    some = shown[: 20 * columns]
-    blanks = some.new_full((-len(some) % columns, *some.shape[1:]), float(some.shape[1] == 3))  # white, either way
-    return grid(torch.cat([some, blanks]).split(columns))
