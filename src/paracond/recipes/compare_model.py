@@ -44,9 +44,13 @@ class Design:
     latent: pc.Family
     scale: str | float = "learned"
     """of x: one sigma that is learned, or fixed"""
+    kind: str = "residual"
+    """of the networks: "plain" for the paper's (grey images)"""
     width: int = 64
     most: int = 128
     """channels at the lowest resolutions (faces)"""
+    hidden: int = 128
+    """units between the code and the image (faces)"""
     blocks: int = 1
     start: int = 64
     """directions of the start of x given c"""
@@ -126,8 +130,8 @@ def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
     variables = {**groups, "c": condition}
     grey = design.image[0] == 1
     make = pc.networks.image_network if grey else pc.networks.scene_network
-    options: dict = {"kind": "residual", "width": design.width, "blocks": design.blocks}
-    options |= {} if grey else {"most": design.most}
+    options: dict = {"kind": design.kind, "width": design.width, "blocks": design.blocks}
+    options |= {} if grey else {"most": design.most, "hidden": design.hidden}
     start = pc.networks.components(variables, "x", ["c"], design.start)
     nets = {name: make(variables, name, **options) for name in groups}
     if isinstance(nets["x"], pc.networks.Pyramid):

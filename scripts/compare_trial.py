@@ -1,0 +1,114 @@
+"""Designs of the comparison (section 5.5), each learned by one method with one seed and measured as the recipe does.
+
+For choosing a design before the recipe is run with all seeds. Each trial is the preset of its data set with some
+changes; `bits` and `codes` (shapes) stand for a Binary and a Real z:
+
+    python scripts/compare_trial.py --dataset fashion --out runs/trial --trials flat 'vae' '{"bits": 256}' maps 'ours' '{}'
+
+One line of JSON for each is printed and written to OUT/trials.jsonl as soon as there is one, with pictures beside it;
+a trial that would end after `--seconds` is left out. Several such commands may share a device: they take the trials
+that no other has begun (OUT/NAME is the sign).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+import tyro
+
+import paracond as pc
+from paracond.recipes import compare, images_report
+from paracond.recipes.compare_model import Design
+from paracond.recipes.compare_table import Run
+from paracond.report import png
+from paracond.results import commit, hardware
+
+
+@dataclass(frozen=True)
+class Config:
+    """Designs of the comparison, each learned by one method."""
+
+    dataset: Literal["fashion", "faces"]
+    trials: tuple[str, ...]
+    """names, methods and changes in JSON, in turn"""
+    out: Path = Path("runs/trial")
+    data: Path | None = None
+    seed: int = 0
+    seconds: float = 500.0
+    """no trial begins that would end after so many, by the longest so far"""
+    guess: float = 60.0
+    """how long the first will take"""
+    quick: bool = False
+    """small networks, few images: to see whether all of this runs"""
+
+
+def main(config: Config) -> None:
+    began, longest = time.perf_counter(), config.guess
+    settings = compare.Config(out=config.out, data=config.data, only=config.dataset, quick=config.quick, extras=False)
+    session = compare.open_session(settings, config.dataset)
+    for name, method, changes in trials_of(config.trials):
+        since = time.perf_counter()
+        if since - began + longest > config.seconds:
+            print(f"no time for {name}", flush=True)
+            continue
+        if not begun(config.out / name):
+            continue
+        own = replace(session, design=changed(session.design, changes))
+        found = tried(own, Run(config.dataset, method, config.seed), config.out / name)
+        longest = max(longest, time.perf_counter() - since)
+        line = {"name": name, "dataset": config.dataset, "method": method, "changes": changes} | found
+        line |= {"commit": commit(), "hardware": hardware(session.device)}
+        text = json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in line.items()})
+        print(text, flush=True)
+        with (config.out / "trials.jsonl").open("a") as file:
+            file.write(text + "\n")
+
+
+def trials_of(trials: tuple[str, ...]) -> Iterator[tuple[str, str, dict]]:
+    for name, method, text in zip(trials[::3], trials[1::3], trials[2::3], strict=True):
+        yield name, method, json.loads(text)
+
+
+def begun(folder: Path) -> bool:
+    """Take this trial, unless it was taken."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+def changed(design: Design, changes: dict) -> Design:
+    changes = {key: tuple(value) if isinstance(value, list) else value for key, value in changes.items()}
+    if "bits" in changes:
+        changes["latent"] = pc.Binary(changes.pop("bits"))
+    if "codes" in changes:
+        changes["latent"] = replace(design.latent, shape=changes.pop("codes"))
+    return replace(design, **changes)
+
+
+def tried(session: compare.Session, run: Run, folder: Path) -> dict:
+    model, milestones = compare.trained(session, run, folder, float("inf"))
+    shutil.rmtree(folder / "checkpoint")
+    numbers, pictures = compare.measured(session, run, model)
+    rows = {how: images[:16] for how, images in pictures.items()}
+    (folder / "images.png").write_bytes(png(images_report.grid(list(rows.values()), names=list(rows), inches=0.6)))
+    sigma = float(model("x", state_of(session, model)).log_scale.exp().mean())
+    return numbers | {"seconds_train": milestones.trained, "sigma": sigma}
+
+
+def state_of(session: compare.Session, model: pc.JointModel) -> pc.State:
+    some = session.pictures.test[:2].state
+    with torch.no_grad():
+        return pc.sample(model, some, sweeps=1)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))
