@@ -3,7 +3,7 @@
 For choosing a design before the recipe is run with all seeds. Each trial is the preset of its data set with some
 changes; `bits` and `codes` (shapes) stand for a Binary and a Real z:
 
-    python scripts/compare_trial.py --dataset fashion --out runs/trial --trials flat 'vae' '{"bits": 256}' maps 'ours' '{}'
+    python scripts/compare_trial.py --dataset fashion --out runs/trial --trials flat vae '{"bits": 256}' maps ours '{}'
 
 One line of JSON for each is printed and written to OUT/trials.jsonl as soon as there is one, with pictures beside it;
 a trial that would end after `--seconds` is left out. Several such commands may share a device: they take the trials

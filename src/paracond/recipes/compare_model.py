@@ -8,9 +8,9 @@ All else is the same: networks and their initial weights, optimiser, learning ra
 gradient steps that each conditional makes. (An update of the first two is one of both conditionals; the `Learner`
 updates one at a time, so it makes twice as many.) Chains begin at the same start, fitted to the data and not learned.
 
-Two exceptions, in favour of "symmetric" on faces: while its encoder cannot read codes from images yet, its decoder
-learns from codes that say nothing, and to ignore them. So the decoder's learning rate grows over the first part of the
-training, and the encoder's sigma begins near that of the prior (others begin small, which holds off their collapse).
+Real codes begin as the prior has them: the means that the untrained encoder gives to real images are centred and made
+white (`spread`), and its learning rate grows from zero, so that the decoder first learns to read codes that say much.
+Without it codes of the VAE took long to fill the prior, and those of the others were ignored.
 
 Fashion-MNIST has 245 bits z, in five maps that keep their place in the image, and a uniform prior; faces have a real z
 and a standard normal one. Bits without a place favoured the VAE in small trials, perhaps because its encoder alone is
@@ -29,6 +29,7 @@ import paracond as pc
 from paracond import datasets
 from paracond.datasets.faces import SIZE, load, of_split
 from paracond.descent import Descent
+from paracond.families import Gaussian
 from paracond.recipes.faces_baselines import Moved
 from paracond.recipes.images import adam
 
@@ -44,6 +45,8 @@ class Design:
     latent: pc.Family
     scale: str | float = "learned"
     """of x: one sigma that is learned, or fixed"""
+    initial_scale: float = 0.03
+    """where a learned sigma of x begins"""
     kind: str = "residual"
     """of the networks: "plain" for the paper's (grey images)"""
     width: int = 64
@@ -64,12 +67,10 @@ class Design:
     """whether half of the examples are mirrored each time they are used"""
     estimator: str | None = None
     """of the VAE's gradient (see `directed`)"""
-    gain: float = 1.0
-    """by which the initial weights are enlarged through which a decoder of faces reads the code"""
+    encoder_rate: float = 1.0
+    """learning rate of the encoder, as a share of the decoder's"""
     warm_up: float = 0.0
-    """share of the updates in which the learning rate of Symmetric's decoder grows, from zero"""
-    first_sigma: float | None = None
-    """of Symmetric's encoder, where codes are real, instead of the family's"""
+    """share of the updates in which the learning rate of the encoder grows, from zero"""
     chain_length: float = 4.0
     """of ours, on average"""
     lasting: tuple[float, float] | None = (0.5, 150.0)
@@ -84,9 +85,7 @@ FACES = Design(
     batch_size=128,
     updates=12_000,
     mirrored=True,
-    gain=4.0,
     warm_up=0.25,
-    first_sigma=0.9,
 )
 DESIGNS = {"fashion": FASHION, "faces": FACES}
 
@@ -126,7 +125,10 @@ def _attributed(data: pc.Data) -> pc.Data:
 
 
 def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
-    groups: dict[str, pc.Family] = {"x": pc.Real(design.image, scale=design.scale), "z": design.latent}
+    groups: dict[str, pc.Family] = {
+        "x": pc.Real(design.image, scale=design.scale, initial_scale=design.initial_scale),
+        "z": design.latent,
+    }
     variables = {**groups, "c": condition}
     grey = design.image[0] == 1
     make = pc.networks.image_network if grey else pc.networks.scene_network
@@ -134,32 +136,35 @@ def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
     options |= {} if grey else {"most": design.most, "hidden": design.hidden}
     start = pc.networks.components(variables, "x", ["c"], design.start)
     nets = {name: make(variables, name, **options) for name in groups}
-    if isinstance(nets["x"], pc.networks.Pyramid):
-        enlarge(nets["x"], design.gain)
     conditionals = {n: pc.Conditional(f, nets[n], start if n == "x" else None) for n, f in groups.items()}
     return pc.JointModel(conditionals, conditions={"c": pc.Condition(condition, None)})
 
 
 @torch.no_grad()
-def enlarge(decoder: pc.networks.Pyramid, gain: float) -> None:
-    """At first a code hardly shows in the images of a pyramid: what cannot be read is not learned."""
-    for layer in (decoder.told[0], decoder.told[2], decoder.bottom):
-        layer.weight.mul_(gain)  # type: ignore[operator]
-
-
-@torch.no_grad()
-def widen(model: pc.JointModel, sigma: float) -> None:
-    """Let the encoder of real codes begin with this sigma."""
-    family, network = model.variables["z"], model.conditional("z").network
-    assert isinstance(family, pc.Real) and isinstance(network, pc.networks.Pyramid)
-    log_scales = network.mlp[-1].bias.view(2, -1)[1]  # type: ignore[operator]
-    log_scales.add_(family.raw_scale(sigma))
+def spread(model: pc.JointModel, data: pc.Data, rows: int = 2000, floor: float = 1e-3) -> None:
+    """Let the means of codes of real images begin with mean zero and covariance one, as the prior has it: the last
+    layer, mu = W f + b, is followed by mu -> A (mu - m), A = (S + floor |S|)^(-1/2), for mean m and covariance S. (In
+    maps the layer is the same at every place; m and S are then those of its channels over all places.)"""
+    network, shape = model.conditional("z").network, model.variables["z"].event_shape
+    assert isinstance(network, pc.networks.Pyramid)
+    with model.asked():
+        q = model("z", {name: value[:rows].to(model.device) for name, value in data.state.items()})
+    assert isinstance(q, Gaussian)
+    mu = q.mu.flatten(2).transpose(1, 2).flatten(0, 1).double() if len(shape) == 3 else q.mu.double()
+    values, vectors = torch.linalg.eigh(torch.cov(mu.T))
+    narrow = vectors @ torch.diag((values.clamp(min=0) + floor * values[-1]).rsqrt()) @ vectors.T
+    last = network.last if len(shape) == 3 else network.mlp[-1]
+    weight, bias = last.weight[: shape[0]], last.bias[: shape[0]]  # type: ignore[index]
+    bias.copy_(narrow @ (bias.double() - mu.mean(0)))
+    weight.copy_((narrow @ weight.double().flatten(1)).view_as(weight))
 
 
 def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Descent:
     torch.manual_seed(seed)
     model = make_model(design, pictures.condition).to(engine.device)
     model.fit_starts(pictures.train, seed=0)
+    if isinstance(design.latent, pc.Real):
+        spread(model, pictures.train)
     options: dict = {
         "batch_size": design.batch_size,
         "learning_rate": rates_of(design, method),
@@ -172,8 +177,6 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
     if method == "vae":
         return pc.VAE(model, pictures.train, estimator=design.estimator, **options)
     if method == "symmetric":
-        if design.first_sigma is not None:
-            widen(model, design.first_sigma)
         return pc.Symmetric(model, pictures.train, **options)
     lasting = None if design.lasting is None else pc.Lasting(*design.lasting)
     return pc.Learner(model, pictures.train, chain_length=design.chain_length, lasting=lasting, **options)
@@ -183,8 +186,12 @@ def rates_of(design: Design, method: str) -> dict[str, pc.schedules.Schedule]:
     """Of each conditional."""
     steps = steps_of(design, method)
     rate = pc.schedules.cosine(design.learning_rate, design.last_learning_rate, steps)
-    warm = design.warm_up * steps if method == "symmetric" else 0.0
-    return {"z": rate, "x": lambda step: rate(step) * (min(1.0, step / warm) ** 2 if warm else 1.0)}
+    warm = design.warm_up * steps
+
+    def encoder(step: int) -> float:
+        return design.encoder_rate * rate(step) * (min(1.0, step / warm) ** 2 if warm else 1.0)
+
+    return {"x": rate, "z": encoder}
 
 
 def steps_of(design: Design, method: str) -> int:

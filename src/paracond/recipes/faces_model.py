@@ -63,7 +63,7 @@ class Design:
     """directions of the starts of x and c (0: chains begin at random)"""
     redundancy: float = 32.0
     """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
-    finer: tuple[int, int, float] | None = (600, 32, 16.0)
+    finer: tuple[int, int, float] | None = (600, 32, 4.0)
     """directions, band and redundancy of the start of x that takes its place when all is learned: questions are
     answered better from it, and rows that restart from it made codes noisy (RESULTS)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
