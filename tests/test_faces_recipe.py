@@ -139,6 +139,20 @@ def test_caches_do_not_fit_moved_faces(folder):
     assert set(learner.beside.completion.kept) == {"s", "c", "y", "z"}
 
 
+@pytest.mark.parametrize("sparse, steps, same", [(True, 2, True), (True, 1, False), (False, 2, False)])
+def test_two_steps_forget_where_completion_began(folder, sparse, steps, same):
+    """Where no face lacks both s and c and groups read little: caches then change nothing, not a digit."""
+    data = pc.datasets.faces(folder=folder, segmentation="labels")
+    assert bool((data.mask["s"].flatten(1).all(1) | data.mask["c"].all(1)).all())
+    still = {"mirrored": False, "shifts": 0, "jitter": 0, "restarts": (), "sparse": sparse, "completion_steps": steps}
+    weights = []
+    for warm in (False, True):
+        learner = make_learner(replace(small(BEST), warm=warm, **still), data, pc.Engine("cpu"), 0)
+        learner.fit(20, progress=False)  # each face comes round several times
+        weights.append(torch.cat([p.detach().flatten() for p in learner.model.parameters()]))
+    assert torch.equal(*weights) == same
+
+
 def test_segmentations_are_stored_as_a_design_has_them(folder):
     labels, masks = (pc.datasets.faces(folder=folder, segmentation=kind) for kind in ("labels", "masks"))
     for data in (labels, masks):
