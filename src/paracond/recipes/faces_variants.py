@@ -37,8 +37,8 @@ class Variant:
 
 BASE = Variant("base")
 #: One step of completion, where every group reads all others, and images are neither moved nor mirrored (what was drawn
-#: for a face would not fit it). In the preset itself groups read little, and no face lacks both s and c: two steps forget
-#: where they began, and cold and warm are the same, to the last digit.
+#: for a face would not fit it). In the preset itself groups read little, and no face lacks both s and c: two steps
+#: forget where they began, and cold and warm are the same, to the last digit.
 DENSE = (("sparse", False), ("completion_steps", 1), ("jitter", 0), ("mirrored", False), ("shifts", 0))
 PAIRS: Mapping[str, tuple[Variant, Variant]] = {
     "union": (BASE, Variant("complete", complete=True)),
