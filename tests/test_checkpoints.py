@@ -137,6 +137,7 @@ RESTARTS = [
 OPTIONS += [
     {"warm": ["c", "z"], "completion_steps": 2},
     {"beside": True, "completion_steps": 3},
+    {"completed_by": "average", "completion_steps": 2},
     {"lasting": pc.Lasting(0.4, 20)},
     {"begins": True, "restarts": RESTARTS, "beside": True},
     {"beside": True, "completion_steps": 2, "warm": ["c", "z"], "draw": "after"},

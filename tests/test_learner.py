@@ -268,6 +268,36 @@ def test_completion_draws_from_the_posterior_for_every_pattern(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("beside", [False, True])
+def test_examples_are_completed_by_the_average_where_that_is_asked_for(beside, device):
+    """The average is given another law here, and completed examples have that one."""
+    one, other = (Pairwise({"u": pc.Binary(2), "c": pc.Categorical(3)}, seed=seed, strength=1.5) for seed in (5, 6))
+    finite, rows = exact.enumerate_model(other.model), 20_000
+    data = pc.Data({"u": torch.tensor([[1.0, 0.0]]).expand(rows, 2)})
+    options = {"completion_steps": 1, "batch_size": rows, "beside": beside, "completed_by": "average"}
+    learner = pc.Learner(one.model.to(device), data, **options)
+    learner.averaged.load_state_dict(other.model.state_dict())
+    learner.source.fill()
+    counts = torch.bincount(state_index(finite, on_cpu(learner.source.pool)), minlength=finite.limiting().numel())
+    given = {"u": torch.tensor([1.0, 0.0])}
+    assert_fits(counts, finite.posterior(given))
+    with pytest.raises(AssertionError, match="chi-square"):
+        assert_fits(counts, exact.enumerate_model(one.model.to("cpu")).posterior(given))
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_average_that_follows_at_once_completes_as_the_model_does(beside):
+    weights = []
+    for by in ("model", "average"):
+        pair = Pairwise({"u": pc.Binary(2), "c": pc.Categorical(3)}, seed=5, strength=1.5)
+        data = pc.Data({"u": torch.randint(2, (60, 2), generator=torch.Generator().manual_seed(0)).float()})
+        learner = pc.Learner(pair.model, data, batch_size=20, average=0.0, beside=beside, completed_by=by)
+        learner.fit(30, progress=False)
+        weights.append(torch.cat([p.detach().flatten() for p in learner.model.parameters()]))
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_warm_completion_goes_on_where_it_stopped(device):
     """One step at a time: after many passes what is kept has the posterior's law; one step from random has not."""
     pair = Pairwise({"u": pc.Binary(2), "c": pc.Categorical(3), "w": pc.Binary(2)}, seed=5, strength=1.5)
@@ -550,6 +580,7 @@ def good():
         (good, {"scan": "sorted"}, "scan must be one of"),
         (good, {"batch_size": 0}, "batch_size must be a whole number, at least 1, found 0"),
         (good, {"completion_steps": 1.5}, "completion_steps must be a whole number"),
+        (good, {"completed_by": "luck"}, "completed_by must be"),
         (good, {"warm": ["b"]}, "'b' cannot be kept warm: it is nowhere missing"),
         (good, {"warm": ["q"]}, "'q' cannot be kept warm: it is no group of the model"),
         (good, {"average": 2.0}, "average must be in"),

@@ -74,8 +74,11 @@ class Learner(Descent[Info]):
     from names to such rates, that of those it names. Conditionals without trainable parameters are redrawn and not
     learned. Layers with a randomness of their own (dropout, noise, jitter) draw from torch's generator, which
     `torch.manual_seed` seeds; all else follows `seed`. Completion of the groups named in `warm` goes on where it
-    stopped when the example was last used. With `beside`, the next examples are completed while the former are learned
-    from (see `beside`), on CUDA at the same time; what they are completed with is then older by one pool.
+    stopped when the example was last used. `completed_by` says by which parameters: those of the "model" as it is, or
+    their "average", which moves slowly. (Real latents that no prior holds may run away else: a conditional learns from
+    draws, extrapolates where it meets data, and learns from that again.) With `beside`, the next examples are completed
+    while the former are learned from (see `beside`), on CUDA at the same time; what they are completed with is then
+    older by one pool.
     `augment(state, generator)` may change examples (their observed values) each time they are used. `engine`
     says how updates run (see `engine`).
     """
@@ -88,6 +91,7 @@ class Learner(Descent[Info]):
         chain_length: float | Schedule = 4,
         completion_steps: int = 1,
         warm: Iterable[str] = (),
+        completed_by: str = "model",
         beside: bool = False,
         batch_size: int = 256,
         form: str = "running",
@@ -106,6 +110,7 @@ class Learner(Descent[Info]):
     ):
         _one_of("form", form, ("running", "literal"))
         _one_of("draw", draw, ("before", "after"))
+        _one_of("completed_by", completed_by, ("model", "average"))
         if (lasting is not None or restarts) and form != "running":
             raise InputError(f"chains last, and restart, where form='running', found form={form!r}")
         at_least({"completion_steps": (completion_steps, 0)})
@@ -124,21 +129,23 @@ class Learner(Descent[Info]):
         self.form, self.draw, self.skip_redrawn = form, draw, skip_redrawn
         self.scan = Scan(model.names, model.alpha, scan, self.host)
         self.age = 0
-        self._make_source(data, completion_steps, augment, tuple(warm), beside)
+        by = self.model if completed_by == "model" else self.averaged
+        self._make_source(by, data, completion_steps, augment, tuple(warm), beside)
         self._make_buffers(lasting, restarts)
 
     def _make_source(
-        self, data: Data, steps: int, augment: Augment | None, warm: tuple[str, ...], beside: bool
+        self, by: JointModel, data: Data, steps: int, augment: Augment | None, warm: tuple[str, ...], beside: bool
     ) -> None:
-        """`source` is what fresh rows come from, `completion` what makes them."""
+        """`source` is what fresh rows come from, `completion` what makes them, `by` this model."""
         what = data, self.batch_size, steps, augment
         how = self.engine, self.faults, self.generator, self.host
         self.source: Completion | Beside
         if beside:
-            self.source = self.beside = Beside(self.model, *what, *how, warm=warm)
+            self.source = self.beside = Beside(by, *what, *how, warm=warm)
             self.completion = self.beside.completion
         else:
-            self.source = self.completion = Completion(self.model, *what, self.working, *how, warm=warm)
+            working = self.working if by is self.model else self.engine.working(by)
+            self.source = self.completion = Completion(by, *what, working, *how, warm=warm)
 
     def _make_buffers(self, lasting: Lasting | None, restarts: Sequence[Restart]) -> None:
         """Tensors that stay where they are, for the programs that work on them."""

@@ -53,8 +53,6 @@ class Config(BoxedConfig):
     """chain lengths of ours for the trade-off, with the first seed (none: --lengths and nothing)"""
     length: float | None = None
     """chain length of ours in all else, instead of the preset's"""
-    lasting: bool = True
-    """whether some chains of ours last"""
     updates: int | None = None
     """of each conditional, instead of the preset's number"""
     estimator: str | None = None
@@ -134,7 +132,6 @@ def runs_of(config: Config, dataset: str) -> Iterator[Run]:
 
 def chosen(config: Config, name: str) -> Design:
     design = small(DESIGNS[name]) if config.quick else DESIGNS[name]
-    design = design if config.lasting else replace(design, lasting=None)
     asked = {
         "updates": config.updates,
         "chain_length": config.length,
