@@ -25,7 +25,7 @@ import tyro
 
 import paracond as pc
 from paracond.recipes import compare, images_report
-from paracond.recipes.compare_model import Design
+from paracond.recipes.compare_model import FACES, Design
 from paracond.recipes.compare_table import Run
 from paracond.report import png
 from paracond.results import commit, hardware
@@ -59,6 +59,9 @@ def main(config: Config) -> None:
             print(f"no time for {name}", flush=True)
             continue
         if not begun(config.out / name):
+            print(
+                f"{name} was begun before, or by another command: remove {config.out / name} to try again", flush=True
+            )
             continue
         own = replace(session, design=changed(session.design, changes))
         found = tried(own, Run(config.dataset, method, config.seed), config.out / name)
@@ -90,7 +93,7 @@ def changed(design: Design, changes: dict) -> Design:
     if "bits" in changes:
         changes["latent"] = pc.Binary(changes.pop("bits"))
     if "codes" in changes:
-        changes["latent"] = replace(design.latent, shape=changes.pop("codes"))
+        changes["latent"] = replace(FACES.latent, shape=changes.pop("codes"))
     return replace(design, **changes)
 
 

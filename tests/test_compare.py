@@ -108,6 +108,10 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     assert rates["vae"]["z"](1) == rates["ours"]["z"](2) == rates["symmetric"]["z"](1)
     assert rates["ours"]["x"](0) == design.learning_rate
     assert rates["ours"]["z"](0) == (design.learning_rate if name == "fashion" else 0)
+    grown = int(design.encoder_warm_up * steps_of(design, "vae")) + 1  # from here on both learn at the same rate
+    assert rates["vae"]["z"](grown) == rates["vae"]["x"](grown) > 0
+    with pytest.raises(pc.InputError, match="a method is one of vae, symmetric, ours, found 'gan'"):
+        make_learner(design, pictures, "gan", pc.Engine("cpu"), seed=3)
     assert make_model(design, condition).conditions["c"].default is None
 
 
@@ -120,12 +124,15 @@ def test_codes_of_images_begin_with_the_moments_of_the_prior(codes):
     model = make_model(design, pc.Binary(3))
     data = pc.Data({"x": torch.rand(300, *design.image), "c": torch.randint(2, (300, 3)).float()})
     before = model("z", data.state)
-    compare_model.spread(model, data, floor=0.0)
+    compare_model.whiten(model, data, floor=0.0)
     q = model("z", data.state)
     mu = q.mu.detach() if isinstance(codes, int) else q.mu.detach().permute(0, 2, 3, 1).flatten(0, 2)
     torch.testing.assert_close(mu.mean(0), torch.zeros(mu.shape[1]), atol=1e-3, rtol=0)
     torch.testing.assert_close(torch.cov(mu.T), torch.eye(mu.shape[1]), atol=0.02, rtol=0)
     torch.testing.assert_close(q.log_scale, before.log_scale)
+    compare_model.whiten(model, data, floor=1.0)  # S = 1 by now: what is added to it halves every variance
+    again = model("z", data.state).mu.detach()
+    torch.testing.assert_close(again.var() / q.mu.detach().var(), torch.tensor(0.5), atol=0.02, rtol=0)
 
 
 @pytest.fixture

@@ -78,7 +78,10 @@ def test_what_was_measured_of_a_model_is_not_measured_again(folder, tmp_path, ca
     found = {m["name"]: m["value"] for m in record["metrics"]}
     assert {name: found[name] for name in before} == before and "training_minutes" in before
     assert {"super_resolution_psnr_gain", "union_gain_f1"} <= set(found)
-    assert set(record["measured"]) >= {"training", "reading", "learning_base_20", "variant union 20"}
+    base = faces_variants.key_of(replace(small(BEST), updates=20), faces_variants.BASE)
+    assert set(record["measured"]) >= {"training", "reading", base} and base.startswith("learning_base_20_")
+    assert base != faces_variants.key_of(replace(small(BEST), updates=20, jitter=0), faces_variants.BASE)
+    assert any(name.startswith("variant_union_20_") for name in record["measured"])
     assert (tmp_path / "report.html").read_text().count("<figure>") == 4
     monkeypatch.setattr(faces, "DIRECTIONS", faces.DIRECTIONS[1:2])
     pc.JointModel.load(tmp_path / "model").save(tmp_path / "other", dtype=torch.float16)
@@ -284,8 +287,19 @@ def test_the_model_of_the_repository_can_be_asked(tmp_path):
 
 
 def test_committed_results_have_what_was_asked_for():
-    path = Path(__file__).parents[1] / "results" / "faces.json"
-    metrics = {metric["name"]: metric["value"] for metric in json.loads(path.read_text())["metrics"]}
+    """... and what README and the card say of them is what they say."""
+    root = Path(__file__).parents[1]
+    record = json.loads((root / "results" / "faces.json").read_text())
+    metrics = {metric["name"]: metric["value"] for metric in record["metrics"]}
     names = ("fid", "fid_floor", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr_gain")
     others = ("inpainting_psnr_telea", "inpainting_psnr", "demixing_psnr_gain", "switch_success", "update_ms")
-    assert all(isinstance(metrics[key], float) for key in (*names, *others, "training_minutes", "minutes_30k_images"))
+    unions = ("union_gain_f1", "union_gain_accuracy", "union_gain_fid")
+    wanted = (*names, *others, *unions, "training_minutes", "minutes_30k_images")
+    assert all(isinstance(metrics[key], float) for key in wanted)
+    readme, card = ((root / place / "README.md").read_text() for place in (".", "models/faces"))
+    ratio = f"{metrics['f1_hidden_ratio']:.3f}".lstrip("0")
+    assert f"| {metrics['fid']:.1f} |" in readme and f"| {metrics['fid']:.1f} (floor" in card
+    assert f"; {ratio} |" in readme and f"| {ratio} |" in card
+    assert f"| {metrics['switch_success']:.1%} |" in readme
+    assert f"{metrics['demixing_psnr_gain']:+.1f} dB" in readme and f"{metrics['union_gain_fid']:+.1f}" in readme
+    assert f"| {metrics['inpainting_psnr']:.2f} dB" in card

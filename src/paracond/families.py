@@ -294,7 +294,10 @@ class Categorical(Family):
 
     def check_values(self, name: str, known: Tensor) -> None:
         if known.is_floating_point() and not bool((known == known.round()).all()):
-            raise InputError(f"{name!r} is categorical: classes are whole numbers from 0 to {self.classes - 1}")
+            found = float(known[known != known.round()][0])
+            raise InputError(
+                f"{name!r} is categorical: classes are whole numbers from 0 to {self.classes - 1}, found {found:g}"
+            )
         if known.numel() and (int(known.min()) < 0 or int(known.max()) >= self.classes):
             raise InputError(
                 f"{name!r} has classes 0 to {self.classes - 1}, found {int(known.min())} to {int(known.max())}"

@@ -9,7 +9,7 @@ gradient steps that each conditional makes. (An update of the first two is one o
 updates one at a time, so it makes twice as many.) Chains begin at the same start, fitted to the data and not learned.
 
 Real codes begin as the prior has them: the means that the untrained encoder gives to real images are centred and made
-white (`spread`), and its learning rate grows from zero, so that the decoder first learns to read codes that say much.
+white (`whiten`), and its learning rate grows from zero, so that the decoder first learns to read codes that say much.
 Without it codes of the VAE took long to fill the prior, and those of the others were ignored. Codes of ours, which no
 prior holds, are those of its averaged encoder, or they would run away (see `Learner`).
 
@@ -33,6 +33,7 @@ from paracond.descent import Descent
 from paracond.families import Gaussian
 from paracond.recipes.faces_baselines import Moved
 from paracond.recipes.images import adam
+from paracond.state import InputError
 
 METHODS = ("vae", "symmetric", "ours")
 CLASS = "Male"  # of the attributes, the one that is asked for
@@ -40,7 +41,7 @@ CLASS = "Male"  # of the attributes, the one that is asked for
 
 @dataclass(frozen=True)
 class Design:
-    """What all methods share, and the one setting that each has of its own."""
+    """What all methods share; settings of one method alone say so."""
 
     image: tuple[int, int, int]
     latent: pc.Family
@@ -68,9 +69,7 @@ class Design:
     """whether half of the examples are mirrored each time they are used"""
     estimator: str | None = None
     """of the VAE's gradient (see `directed`)"""
-    encoder_rate: float = 1.0
-    """learning rate of the encoder, as a share of the decoder's"""
-    warm_up: float = 0.0
+    encoder_warm_up: float = 0.0
     """share of the updates in which the learning rate of the encoder grows, from zero"""
     chain_length: float = 2.0
     """of ours, on average"""
@@ -90,7 +89,7 @@ FACES = Design(
     batch_size=128,
     updates=12_000,
     mirrored=True,
-    warm_up=0.25,
+    encoder_warm_up=0.25,
     completed_by="average",
 )
 DESIGNS = {"fashion": FASHION, "faces": FACES}
@@ -147,30 +146,34 @@ def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
 
 
 @torch.no_grad()
-def spread(model: pc.JointModel, data: pc.Data, rows: int = 2000, floor: float = 1e-3) -> None:
+def whiten(model: pc.JointModel, data: pc.Data, rows: int = 2000, floor: float = 1e-3) -> None:
     """Let the means of codes of real images begin with mean zero and covariance one, as the prior has it: the last
     layer, mu = W f + b, is followed by mu -> A (mu - m), A = (S + floor |S|)^(-1/2), for mean m and covariance S. (In
     maps the layer is the same at every place; m and S are then those of its channels over all places.)"""
     network, shape = model.conditional("z").network, model.variables["z"].event_shape
-    assert isinstance(network, pc.networks.Pyramid)
+    if not isinstance(network, pc.networks.Pyramid):
+        raise InputError("real codes begin white where networks are those of faces; others have bits")
+    chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:rows]
     with model.asked():
-        q = model("z", {name: value[:rows].to(model.device) for name, value in data.state.items()})
+        q = model("z", {name: value[chosen].to(model.device) for name, value in data.state.items()})
     assert isinstance(q, Gaussian)
     mu = q.mu.flatten(2).transpose(1, 2).flatten(0, 1).double() if len(shape) == 3 else q.mu.double()
     values, vectors = torch.linalg.eigh(torch.cov(mu.T))
-    narrow = vectors @ torch.diag((values.clamp(min=0) + floor * values[-1]).rsqrt()) @ vectors.T
+    whitening = vectors @ torch.diag((values.clamp(min=0) + floor * values[-1]).rsqrt()) @ vectors.T
     last = network.last if len(shape) == 3 else network.mlp[-1]
     weight, bias = last.weight[: shape[0]], last.bias[: shape[0]]  # type: ignore[index]
-    bias.copy_(narrow @ (bias.double() - mu.mean(0)))
-    weight.copy_((narrow @ weight.double().flatten(1)).view_as(weight))
+    bias.copy_(whitening @ (bias.double() - mu.mean(0)))
+    weight.copy_((whitening @ weight.double().flatten(1)).view_as(weight))
 
 
 def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Descent:
+    if method not in METHODS:
+        raise InputError(f"a method is one of {', '.join(METHODS)}, found {method!r}")
     torch.manual_seed(seed)
     model = make_model(design, pictures.condition).to(engine.device)
     model.fit_starts(pictures.train, seed=0)
     if isinstance(design.latent, pc.Real):
-        spread(model, pictures.train)
+        whiten(model, pictures.train)
     options: dict = {
         "batch_size": design.batch_size,
         "learning_rate": rates_of(design, method),
@@ -193,10 +196,10 @@ def rates_of(design: Design, method: str) -> dict[str, pc.schedules.Schedule]:
     """Of each conditional."""
     steps = steps_of(design, method)
     rate = pc.schedules.cosine(design.learning_rate, design.last_learning_rate, steps)
-    warm = design.warm_up * steps
+    warm = design.encoder_warm_up * steps
 
     def encoder(step: int) -> float:
-        return design.encoder_rate * rate(step) * (min(1.0, step / warm) ** 2 if warm else 1.0)
+        return rate(step) * (min(1.0, step / warm) ** 2 if warm else 1.0)
 
     return {"x": rate, "z": encoder}
 

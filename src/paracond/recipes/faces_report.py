@@ -27,8 +27,13 @@ COLOURS = (
 
 def coloured(masks: Tensor) -> Tensor:
     """Segmentations as images; where masks overlap, later ones lie over earlier ones."""
+    return coloured_labels(label_map(masks.cpu()))
+
+
+def coloured_labels(labels: Tensor) -> Tensor:
+    """Labels `[n, height, width]` as images."""
     palette = torch.tensor([[int(c[k : k + 2], 16) / 255 for k in (1, 3, 5)] for c in COLOURS])
-    return palette[label_map(masks.cpu())].permute(0, 3, 1, 2)
+    return palette[labels].permute(0, 3, 1, 2)
 
 
 def pictures(rows: Sequence[tuple[str, Tensor]], legend: bool = False, title: str = "") -> Figure:

@@ -48,7 +48,7 @@ class Config(PresetConfig):
     """images for the FID"""
     variants: tuple[str, ...] = ("union", "masks", "warm", "beside")
     """which single choices are measured, each by two more trainings (none: --variants and nothing)"""
-    variant_updates: int = 20_000
+    variant_updates: int = 30_000
     """of each of these"""
 
 

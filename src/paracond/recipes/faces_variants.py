@@ -10,6 +10,7 @@ A gain is what the first has more of F1 and accuracy, or less of FID.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,20 +68,30 @@ def variants(session: Session, design: Design) -> dict[str, Callable[[], None]]:
         keys = []
         for variant in PAIRS[name]:
             changed = replace(base, **dict(variant.changes))  # type: ignore[arg-type]
-            key = known.setdefault((str(changed), variant.complete), f"learning_{variant.name}_{base.updates}")
-            parts.setdefault(key, partial(learned, session, changed, variant, key))
+            key = known.setdefault((str(changed), variant.complete), key_of(changed, variant))
+            parts.setdefault(key, partial(learned, session, changed, variant))
             keys.append(key)
-        parts[f"variant {name} {base.updates}"] = partial(report, session, name, keys, base.updates)
+        parts[f"variant_{name}_{base.updates}_{digest(str(keys))}"] = partial(report, session, name, keys, base.updates)
     return parts
 
 
-def learned(session: Session, design: Design, variant: Variant, key: str) -> None:
+def key_of(design: Design, variant: Variant) -> str:
+    """By which a training is known: another design, or other faces, have another."""
+    return f"learning_{variant.name}_{design.updates}_{digest(f'{design} {variant.complete}')}"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def learned(session: Session, design: Design, variant: Variant) -> None:
     """One training; its numbers go to the details."""
+    key = key_of(design, variant)
     own = replace(session, train=stored(session.train, design), test=stored(session.test, design))
     rows = complete_rows(own.train)
     data = own.train[rows] if variant.complete else own.train
     learner = make_learner(design, data, session.engine(), session.config.seed)
-    train(learner, design.updates, session.config.out / f"checkpoint_{variant.name}", session, None)
+    train(learner, design.updates, session.config.out / f"checkpoint_{key}", session, None)
     session.details[key] = progress(own, finished(design, learner.averaged, data, session.config.seed))
     print("  " + ", ".join(f"{k} {v:.4g}" for k, v in session.details[key].items()), flush=True)
 

@@ -317,6 +317,8 @@ def _value(model: pc.JointModel, name: str, text: str) -> Tensor:
         _must_exist(name, path)
         return _read(name, path, lambda: torch.as_tensor(np.load(path, allow_pickle=False)))
     if path.suffix == ".png":
+        if isinstance(model.variables[name], pc.Categorical):
+            raise InputError(f"{name}={path} is a picture, and {name!r} has labels: give them as a .npy file")
         pixels = _pixels(name, path, shape[-2:])
         pixels = pixels.mean(0, keepdim=True) if len(shape) < 3 or shape[0] == 1 else pixels
         pixels = (pixels > 0.5).float() if isinstance(model.variables[name], pc.Binary) else pixels

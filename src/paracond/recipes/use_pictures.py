@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import colormaps
 from torch import Tensor
 
 import paracond as pc
+from paracond.recipes.faces_report import COLOURS, coloured_labels
 from paracond.recipes.faces_tasks import label_map
 from paracond.recipes.images_report import grid
 
@@ -52,11 +52,10 @@ def _segmentations(model: pc.JointModel) -> list[str]:
 
 
 def _painted(decided: Tensor) -> Tensor:
-    """Labels `[n, height, width]`, or masks (later ones over earlier ones), as colours `[n, 3, height, width]`; 0, or
-    none, is black."""
+    """Labels `[n, height, width]`, or masks (later ones over earlier ones), as colours `[n, 3, height, width]`, those
+    of faces; 0, or none, is black."""
     labels = label_map(decided) if decided.ndim == 4 else decided.long()
-    palette = torch.tensor([[0.0, 0.0, 0.0], *colormaps["tab20"].colors])  # type: ignore[attr-defined]
-    return palette[torch.where(labels > 0, (labels - 1) % 20 + 1, 0)].permute(0, 3, 1, 2)
+    return coloured_labels(torch.where(labels > 0, (labels - 1) % (len(COLOURS) - 1) + 1, 0))
 
 
 def picture(shown: Tensor):

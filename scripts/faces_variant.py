@@ -1,0 +1,55 @@
+"""One training of the recipe for faces by itself: one side of a pair in `faces_variants`, or the preset `paper`.
+
+The recipe learns all sides one after the other. Small networks leave much of a device idle, so several of these
+commands may share it:
+
+    python scripts/faces_variant.py base --out runs/faces & python scripts/faces_variant.py complete --out runs/faces
+
+What each finds is a part of the run in OUT, under the name that the recipe gives it: `paracond reproduce faces
+--out OUT --model MODEL --resume` takes it from there, if it asks the same model with the same settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tyro
+
+from paracond.recipes import faces_variants as variants
+from paracond.recipes.faces_model import BEST, PAPER, small
+from paracond.recipes.faces_session import Config as FacesConfig
+from paracond.recipes.faces_session import open_session
+from paracond.state import InputError
+
+SIDES = {side.name: side for pair in variants.PAIRS.values() for side in pair} | {"paper": variants.Variant("paper")}
+
+
+@dataclass(frozen=True)
+class Config:
+    """One training of a side of a pair, or of the preset `paper`."""
+
+    side: tyro.conf.Positional[str]
+    """base, complete, masks, labels, warm, cold, beside, before, or paper"""
+    updates: int = 30_000
+    model: Path = Path("models/faces")
+    """that the run asks all else"""
+    out: Path = Path("runs/faces")
+    data: Path | None = None
+    quick: bool = False
+    """small networks, few images: to see whether all of this runs"""
+
+
+def main(config: Config) -> None:
+    if config.side not in SIDES:
+        raise InputError(f"no side is called {config.side!r}; there are {', '.join(SIDES)}")
+    faces = FacesConfig(out=config.out, data=config.data, model=config.model, resume=True, quick=config.quick)
+    session, side = open_session(faces, BEST), SIDES[config.side]
+    preset = PAPER if config.side == "paper" else BEST
+    design = replace(small(preset) if config.quick else preset, updates=config.updates)
+    design = replace(design, **dict(side.changes))
+    session.measure(variants.key_of(design, side), lambda: variants.learned(session, design, side))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))
