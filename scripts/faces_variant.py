@@ -6,7 +6,8 @@ commands may share it:
     python scripts/faces_variant.py base --out runs/faces & python scripts/faces_variant.py complete --out runs/faces
 
 What each finds is a part of the run in OUT, under the name that the recipe gives it: `paracond reproduce faces
---out OUT --model MODEL --resume` takes it from there, if it asks the same model with the same settings.
+--out OUT --model MODEL --resume` takes it from there, if it asks the same model with the same settings. (The recipe
+learns a design that is in several pairs once, by its first name: "base" is also "labels" and "beside".)
 """
 
 from __future__ import annotations

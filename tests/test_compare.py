@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -244,3 +245,19 @@ def pc_metric(name, values):
 def test_what_is_refused(change, tmp_path):
     with pytest.raises(pc.InputError, match="--methods are some of vae, symmetric, ours"):
         compare.main(compare.Config(out=tmp_path, **change))
+
+
+def test_trials_of_designs_are_measured_once(folder, unverified, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    import compare_trial
+
+    trials = ("flat", "vae", '{"bits": 6, "updates": 4}', "again", "ours", '{"updates": 4}')
+    config = compare_trial.Config("fashion", trials, out=tmp_path / "out", data=folder / "data", quick=True)
+    compare_trial.main(config)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in lines] == ["flat", "again"] and lines[0]["changes"]["bits"] == 6
+    assert all(line["sigma"] > 0 and (tmp_path / "out" / line["name"] / "images.png").is_file() for line in lines)
+    capsys.readouterr()
+    compare_trial.main(config)
+    assert capsys.readouterr().out.count("was begun before") == 2
+    assert compare_trial.changed(DESIGNS["fashion"], {"codes": [2, 8, 8]}).latent.event_shape == (2, 8, 8)

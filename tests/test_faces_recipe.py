@@ -172,6 +172,24 @@ def test_an_unknown_variant_is_refused(folder, tmp_path):
         cli.main(["reproduce", "faces", "--variants", "magic", "--data", str(folder), "--out", str(tmp_path)])
 
 
+def test_a_training_by_itself_is_one_of_the_recipe(folder, tmp_path, capsys, monkeypatch):
+    """What the script has learned the recipe does not learn again."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    import faces_variant
+
+    monkeypatch.setattr(faces, "DIRECTIONS", ())
+    run = ["reproduce", "faces", "--quick", "--device", "cpu", "--data", str(folder), "--out", str(tmp_path)]
+    cli.main([*run, "--variants"])
+    options = {"updates": 20, "model": tmp_path / "model", "out": tmp_path, "data": folder, "quick": True}
+    faces_variant.main(faces_variant.Config("complete", **options))
+    capsys.readouterr()
+    cli.main([*run, "--resume", "--model", str(tmp_path / "model"), "--variants", "union"])
+    printed = [line.strip() for line in capsys.readouterr().out.splitlines() if "measured before" in line]
+    assert len(printed) == 1 and printed[0].startswith("learning_complete_20_")
+    with pytest.raises(pc.InputError, match="no side is called 'magic'; there are base, complete"):
+        faces_variant.main(faces_variant.Config("magic", **options))
+
+
 @pytest.mark.parametrize("option", ["--updates", "--generated", "--variant-updates"])
 def test_impossible_numbers_are_refused(option, folder, tmp_path):
     with pytest.raises(SystemExit, match=f"{option} must be a whole number, at least [012], found -1"):

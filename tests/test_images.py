@@ -643,6 +643,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
         (["sample", "{model}", "--given", "q=1"], "unknown variable 'q'"),
         (["sample", "{model}", "--given", "c=11"], "'c' has classes 0 to 2, found 11"),
         (["sample", "{model}", "--given", "c=nine"], "c=nine: neither numbers nor a .npy or .png file"),
+        (["sample", "{model}", "--given", "c=some.png"], "c=some.png is a picture, and 'c' has labels"),
         (["sample", "{model}", "--given", "x=nowhere.npy"], "x=nowhere.npy: there is no such file"),
         (["sample", "nowhere"], "nowhere/model.json does not exist: is nowhere a saved model?"),
         (["sample", "{model}", "--given", "c=1", "--seen", "top"], "--seen top needs a picture among what is given"),

@@ -133,7 +133,7 @@ def stopwatch(session: Session, design: Design, model: pc.JointModel) -> None:
     before = milliseconds(replace(asked, beside=False))
     session.add("update_ms_before", before, "lower", "completion before training instead of beside it")
     warm = milliseconds(replace(asked, completion_steps=2, warm=True, mirrored=False, shifts=0))
-    session.add("update_ms_warm", warm, "lower", "2 completion steps instead of 10: they go on from cached latents")
+    session.add("update_ms_warm", warm, "lower", "2 completion steps instead of 10, with cached latents")
     own = milliseconds(design)
     session.add("update_ms_own", own, "lower", f"batch {design.batch_size}, as this model was trained")
     began = time.perf_counter()
