@@ -7,7 +7,12 @@ changes; `bits` and `codes` (shapes) stand for a Binary and a Real z:
 
 One line of JSON for each is printed and written to OUT/trials.jsonl as soon as there is one, with pictures beside it;
 a trial that would end after `--seconds` is left out. Several such commands may share a device: they take the trials
-that no other has begun (OUT/NAME is the sign).
+that no other has begun (OUT/NAME is the sign). Besides what the recipe measures:
+
+    sigma                         of the pixels
+    reconstruction                FID of images decoded from codes of real ones
+    code_mean, code_top           of codes of real images: mean size of their means, largest eigenvalue of their
+                                  covariance (both about 0 to 1 under the prior; large where codes run away)
 """
 
 from __future__ import annotations
@@ -25,10 +30,12 @@ import tyro
 
 import paracond as pc
 from paracond.recipes import compare, images_report
+from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_model import FACES, Design
 from paracond.recipes.compare_table import Run
 from paracond.report import png
 from paracond.results import commit, hardware
+from paracond.state import take
 
 
 @dataclass(frozen=True)
@@ -103,14 +110,14 @@ def tried(session: compare.Session, run: Run, folder: Path) -> dict:
     numbers, pictures = compare.measured(session, run, model)
     rows = {how: images[:16] for how, images in pictures.items()}
     (folder / "images.png").write_bytes(png(images_report.grid(list(rows.values()), names=list(rows), inches=0.6)))
-    sigma = float(model("x", state_of(session, model)).log_scale.exp().mean())
-    return numbers | {"seconds_train": milestones.trained, "sigma": sigma}
-
-
-def state_of(session: compare.Session, model: pc.JointModel) -> pc.State:
-    some = session.pictures.test[:2].state
+    real = measures.coded(model, compare.examples(session.pictures, 10_000, run.seed), run.seed)
+    numbers |= session.score("reconstruction", measures.shown(model, real))
     with torch.no_grad():
-        return pc.sample(model, some, sweeps=1)
+        sigma = float(model("x", take(real, slice(2))).log_scale.exp().mean())
+    codes = measures.statistics(real["z"])
+    found = {"code_mean": codes.mean.abs().mean(), "code_top": torch.linalg.eigvalsh(codes.covariance)[-1]}
+    numbers |= {name: float(value) for name, value in found.items()}
+    return numbers | {"seconds_train": milestones.trained, "sigma": sigma}
 
 
 if __name__ == "__main__":
