@@ -31,7 +31,7 @@ class Config:
     """One training of a side of a pair, or of the preset `paper`."""
 
     side: tyro.conf.Positional[str]
-    """base, complete, masks, labels, warm, cold, beside, before, or paper"""
+    """base, complete, masks, labels, warm, cached, cold, beside, before, or paper"""
     updates: int = 30_000
     model: Path = Path("models/faces")
     """that the run asks all else"""

@@ -20,7 +20,7 @@ from paracond.recipes.faces_session import few, set_apart
 NAMES = {
     *("training_minutes", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr"),
     *("inpainting_psnr_gain", "demixing_psnr_gain", "union_gain_f1", "union_gain_accuracy"),
-    *("masks_gain_f1", "warm_gain_f1", "beside_gain_accuracy"),
+    *("masks_gain_f1", "warm_gain_f1", "cached_gain_f1", "beside_gain_accuracy"),
 }
 
 
@@ -136,10 +136,12 @@ def test_caches_do_not_fit_moved_faces(folder):
     data = pc.datasets.faces(folder=folder, segmentation="labels")
     for moving in ({"mirrored": False}, {"shifts": 0}):
         with pytest.raises(pc.InputError, match="does not fit it once it is moved"):
-            make_learner(replace(small(BEST), warm=True, **moving), data, pc.Engine("cpu"), 0)
-    still = replace(small(BEST), warm=True, mirrored=False, shifts=0)
+            make_learner(replace(small(BEST), warm=("y",), **moving), data, pc.Engine("cpu"), 0)
+    still = replace(small(BEST), warm=("s", "c", "y"), mirrored=False, shifts=0)
     learner = make_learner(still, data, pc.Engine("cpu"), 0)
-    assert set(learner.beside.completion.kept) == {"s", "c", "y", "z"}
+    assert set(learner.beside.completion.kept) == {"s", "c", "y"}
+    learner = make_learner(still, data[faces_variants.complete_rows(data)], pc.Engine("cpu"), 0)
+    assert set(learner.beside.completion.kept) == {"y"}  # of these faces, s and c are known
 
 
 @pytest.mark.parametrize("sparse, steps, same", [(True, 2, True), (True, 1, False), (False, 2, False)])
@@ -149,7 +151,7 @@ def test_two_steps_forget_where_completion_began(folder, sparse, steps, same):
     assert bool((data.mask["s"].flatten(1).all(1) | data.mask["c"].all(1)).all())
     still = {"mirrored": False, "shifts": 0, "jitter": 0, "restarts": (), "sparse": sparse, "completion_steps": steps}
     weights = []
-    for warm in (False, True):
+    for warm in ((), ("s", "c", "y", "z")):
         learner = make_learner(replace(small(BEST), warm=warm, **still), data, pc.Engine("cpu"), 0)
         learner.fit(20, progress=False)  # each face comes round several times
         weights.append(torch.cat([p.detach().flatten() for p in learner.model.parameters()]))
@@ -168,7 +170,7 @@ def test_segmentations_are_stored_as_a_design_has_them(folder):
 
 
 def test_an_unknown_variant_is_refused(folder, tmp_path):
-    with pytest.raises(SystemExit, match="no variant is called 'magic'; there are union, masks, warm, beside"):
+    with pytest.raises(SystemExit, match="no variant is called 'magic'; there are union, masks, warm, cached, beside"):
         cli.main(["reproduce", "faces", "--variants", "magic", "--data", str(folder), "--out", str(tmp_path)])
 
 

@@ -75,8 +75,8 @@ class Design:
     restarts: tuple[tuple[float, int], ...] = RESTARTS
     """rows of the batch that begin with a part of their image from its start"""
     completion_steps: int = 2
-    warm: bool = False
-    """completion goes on where it stopped when an example comes round again"""
+    warm: tuple[str, ...] = ()
+    """groups whose completion goes on where it stopped when an example comes round again"""
     beside: bool = True
     """completion runs beside training, on a stream of its own"""
     batch_size: int = 160
@@ -193,7 +193,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
     torch.manual_seed(seed)
     model = make_model(design).to(engine.device)
     model.fit_starts(data, seed)
-    missing = [name for name in ("s", "c") if not bool(data.mask[name].all())]
+    known = [name for name in ("s", "c") if bool(data.mask[name].all())]
     learner = pc.Learner(
         model,
         balanced(data, design.segmented_share, "s"),
@@ -201,7 +201,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         lasting=None if design.lasting is None else pc.Lasting(*design.lasting),
         restarts=restarts_of(design),
         completion_steps=design.completion_steps,
-        warm=[*missing, "y", "z"] if design.warm else (),
+        warm=[name for name in design.warm if name not in known],
         beside=design.beside,
         batch_size=design.batch_size,
         learning_rate={name: rate_of(design, name) for name in model.names},

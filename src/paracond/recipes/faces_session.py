@@ -46,7 +46,7 @@ class Config(PresetConfig):
     """fuse the networks with torch.compile (on CUDA only): takes minutes once"""
     generated: int = 20_000
     """images for the FID"""
-    variants: tuple[str, ...] = ("union", "masks", "warm", "beside")
+    variants: tuple[str, ...] = ("union", "masks", "warm", "cached", "beside")
     """which single choices are measured, each by two more trainings (none: --variants and nothing)"""
     variant_updates: int = 30_000
     """of each of these"""

@@ -3,6 +3,7 @@
     union    all faces                                   against the faces of which everything is known
     masks    s as 18 binary masks                        against one label for each pixel
     warm     completion goes on from cached latents      against from scratch (see DENSE)
+    cached   and from cached s and c where they lack     against from scratch
     beside   completion runs beside training             against before it
 
 A gain is what the first has more of F1 and accuracy, or less of FID.
@@ -41,13 +42,12 @@ BASE = Variant("base")
 #: for a face would not fit it). In the preset itself groups read little, and no face lacks both s and c: two steps
 #: forget where they began, and cold and warm are the same, to the last digit.
 DENSE = (("sparse", False), ("completion_steps", 1), ("jitter", 0), ("mirrored", False), ("shifts", 0))
+COLD = Variant("cold", DENSE)
 PAIRS: Mapping[str, tuple[Variant, Variant]] = {
     "union": (BASE, Variant("complete", complete=True)),
     "masks": (Variant("masks", (("segmentation", "masks"),)), Variant("labels", (("segmentation", "labels"),))),
-    "warm": (
-        Variant("warm", (*DENSE, ("warm", True))),
-        Variant("cold", (*DENSE, ("warm", False))),
-    ),
+    "warm": (Variant("warm", (*DENSE, ("warm", ("y", "z")))), COLD),
+    "cached": (Variant("cached", (*DENSE, ("warm", ("s", "c", "y", "z")))), COLD),
     "beside": (Variant("beside", (("beside", True),)), Variant("before", (("beside", False),))),
 }
 
