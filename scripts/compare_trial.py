@@ -52,13 +52,16 @@ class Config:
     """no trial begins that would end after so many, by the longest so far"""
     guess: float = 60.0
     """how long the first will take"""
+    compile: bool = False
+    """fuse the networks with torch.compile (on CUDA only)"""
     quick: bool = False
     """small networks, few images: to see whether all of this runs"""
 
 
 def main(config: Config) -> None:
     began, longest = time.perf_counter(), config.guess
-    settings = compare.Config(out=config.out, data=config.data, only=config.dataset, quick=config.quick, extras=False)
+    chosen = {"only": config.dataset, "quick": config.quick, "compile": config.compile}
+    settings = compare.Config(out=config.out, data=config.data, extras=False, **chosen)
     session = compare.open_session(settings, config.dataset)
     for name, method, changes in trials_of(config.trials):
         since = time.perf_counter()
