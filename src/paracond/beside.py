@@ -41,6 +41,7 @@ class Beside:
         generator: torch.Generator,
         host: torch.Generator,
         warm: Iterable[str] = (),
+        units: Iterable[str] = (),
     ):
         self.model, self.faults, self.left = model, faults, 0
         self.engine = engine.another()
@@ -50,7 +51,8 @@ class Beside:
             self.still = copy.deepcopy(model).requires_grad_(False)  # the model as it was when this fill began
             working = self.engine.working(self.still)
             sources = self.engine, Faults(self.still, self.engine), self.generator, host
-            self.completion = Completion(self.still, data, size, steps, augment, working, *sources, warm=warm)
+            what = self.still, data, size, steps, augment
+            self.completion = Completion(*what, working, *sources, warm=warm, units=units)
         self.engine.meet()
         for name in model.names:
             self.engine.fused(working.model.conditional(name).network)

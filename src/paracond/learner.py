@@ -76,10 +76,11 @@ class Learner(Descent[Info]):
     `torch.manual_seed` seeds; all else follows `seed`. Completion of the groups named in `warm` goes on where it
     stopped when the example was last used. `completed_by` says by which parameters: those of the "model" as it is, or
     their "average", which moves slowly. (Real latents that no prior holds ran away else, perhaps because a conditional
-    learns from draws, extrapolates where it meets data, and learns from that again.) With `beside`, the next examples
-    are completed while the former are learned from (see `beside`), on CUDA at the same time; what they are completed
-    with is then older by one pool. `augment(state, generator)` may change examples (their observed values) each time
-    they are used. `engine` says how updates run (see `engine`).
+    learns from draws, extrapolates where it meets data, and learns from that again.) Those named in `units` are held in
+    their units besides (see `units`). With `beside`, the next examples are completed while the former are learned from
+    (see `beside`), on CUDA at the same time; what they are completed with is then older by one pool.
+    `augment(state, generator)` may change examples (their observed values) each time they are used. `engine` says how
+    updates run (see `engine`).
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Learner(Descent[Info]):
         completion_steps: int = 1,
         warm: Iterable[str] = (),
         completed_by: str = "model",
+        units: Iterable[str] = (),
         beside: bool = False,
         batch_size: int = 256,
         form: str = "running",
@@ -129,22 +131,29 @@ class Learner(Descent[Info]):
         self.scan = Scan(model.names, model.alpha, scan, self.host)
         self.age = 0
         by = self.model if completed_by == "model" else self.averaged
-        self._make_source(by, data, completion_steps, augment, tuple(warm), beside)
+        self._make_source(by, data, completion_steps, augment, beside, tuple(warm), tuple(units))
         self._make_buffers(lasting, restarts)
 
     def _make_source(
-        self, by: JointModel, data: Data, steps: int, augment: Augment | None, warm: tuple[str, ...], beside: bool
+        self,
+        by: JointModel,
+        data: Data,
+        steps: int,
+        augment: Augment | None,
+        beside: bool,
+        warm: tuple[str, ...],
+        units: tuple[str, ...],
     ) -> None:
         """`source` is what fresh rows come from, `completion` what makes them, `by` this model."""
         what = data, self.batch_size, steps, augment
         how = self.engine, self.faults, self.generator, self.host
         self.source: Completion | Beside
         if beside:
-            self.source = self.beside = Beside(by, *what, *how, warm=warm)
+            self.source = self.beside = Beside(by, *what, *how, warm=warm, units=units)
             self.completion = self.beside.completion
         else:
             working = self.working if by is self.model else self.engine.working(by)
-            self.source = self.completion = Completion(by, *what, working, *how, warm=warm)
+            self.source = self.completion = Completion(by, *what, working, *how, warm=warm, units=units)
 
     def _make_buffers(self, lasting: Lasting | None, restarts: Sequence[Restart]) -> None:
         """Tensors that stay where they are, for the programs that work on them."""

@@ -188,7 +188,8 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
     if method == "symmetric":
         return pc.Symmetric(model, pictures.train, **options)
     lasting = None if design.lasting is None else pc.Lasting(*design.lasting)
-    options |= {"lasting": lasting, "completed_by": design.completed_by}
+    units = ("z",) if isinstance(design.latent, pc.Real) else ()
+    options |= {"lasting": lasting, "completed_by": design.completed_by, "units": units}
     return pc.Learner(model, pictures.train, chain_length=design.chain_length, **options)
 
 
