@@ -58,7 +58,7 @@ class Config(BoxedConfig):
     estimator: str | None = None
     """of the VAE's gradient for binary codes, instead of the preset's (see `directed`)"""
     sigma: float | None = None
-    """of the pixels given the code, the same for all methods and fixed, instead of learned"""
+    """of the pixels given the code, the same for all methods and fixed, instead of the preset's"""
     compile: bool = False
     """fuse the networks with torch.compile (on CUDA only): takes minutes"""
     generated: int = 10_000

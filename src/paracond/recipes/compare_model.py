@@ -11,7 +11,7 @@ updates one at a time, so it makes twice as many.) Chains begin at the same star
 Real codes begin as the prior has them: the means that the untrained encoder gives to real images are centred and made
 white (`whiten`), and its learning rate grows from zero, so that the decoder first learns to read codes that say much.
 Without it codes of the VAE took long to fill the prior, and those of the others were ignored. Codes of ours, which no
-prior holds, are those of its averaged encoder, or they would run away (see `Learner`).
+prior holds, are those of its averaged encoder and held in their units, or they would run away (see `units`).
 
 Fashion-MNIST has 245 bits z, in five maps that keep their place in the image, and a uniform prior; faces have a real z
 and a standard normal one. Bits without a place favoured the VAE in small trials, perhaps because its encoder alone is
@@ -46,7 +46,8 @@ class Design:
     image: tuple[int, int, int]
     latent: pc.Family
     scale: str | float = "learned"
-    """of x: one sigma that is learned, or fixed"""
+    """of x: one sigma that is learned, or fixed. A learned one is the likelihood's choice, and too small for a chain:
+    codes say so much that random ones fit nothing, and the chain hardly moves but for its errors (RESULTS)"""
     initial_scale: float = 0.03
     """where a learned sigma of x begins"""
     kind: str = "residual"
@@ -79,11 +80,11 @@ class Design:
     """which parameters of ours complete examples (see `Learner`)"""
 
 
-FASHION = Design((1, 28, 28), pc.Binary((5, 7, 7)), width=96)
+FASHION = Design((1, 28, 28), pc.Binary((5, 7, 7)), scale=0.11, width=96)
 FACES = Design(
     (3, SIZE, SIZE),
     pc.Real(64, scale="element", initial_scale=0.1, ceiling=1.0),
-    initial_scale=0.1,
+    scale=0.35,
     most=256,
     hidden=256,
     batch_size=128,
