@@ -63,6 +63,7 @@ def main(config: Config) -> None:
     chosen = {"only": config.dataset, "quick": config.quick, "compile": config.compile}
     settings = compare.Config(out=config.out, data=config.data, extras=False, **chosen)
     session = compare.open_session(settings, config.dataset)
+    preset = session.design
     for name, method, changes in trials_of(config.trials):
         since = time.perf_counter()
         if since - began + longest > config.seconds:
@@ -73,8 +74,8 @@ def main(config: Config) -> None:
                 f"{name} was begun before, or by another command: remove {config.out / name} to try again", flush=True
             )
             continue
-        own = replace(session, design=changed(session.design, changes))
-        found = tried(own, Run(config.dataset, method, config.seed), config.out / name)
+        session.design = changed(preset, changes)
+        found = tried(session, Run(config.dataset, method, config.seed), config.out / name)
         longest = max(longest, time.perf_counter() - since)
         line = {"name": name, "dataset": config.dataset, "method": method, "changes": changes} | found
         line |= {"commit": commit(), "hardware": hardware(session.device)}

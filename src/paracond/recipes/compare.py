@@ -3,6 +3,8 @@
 Every training is a run of its own, named by data set, method and seed (ours also by chain length, for the trade-off
 between fit and consistency). A run is trained, measured once and kept as OUT/DATASET/RUN/found.json; the page and the
 table are made from these files. So work comes in time boxes: `--minutes` ends one, `--resume` does what is left.
+Several commands may share a device and OUT, each with other --methods or --only; one more, with --resume and all of
+them, then makes the page.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -29,8 +32,9 @@ from paracond.recipes import images_report
 from paracond.recipes.compare_model import DESIGNS, LOADERS, METHODS, Design, Pictures, make_learner, small, steps_of
 from paracond.recipes.compare_table import Run, summary
 from paracond.recipes.images import Milestones, Unfinished, train
-from paracond.results import BoxedConfig, Metric, Outcome, choose_device, plain
+from paracond.results import BoxedConfig, Metric, Outcome, choose_device, command, commit, hardware, plain
 from paracond.state import InputError
+from paracond.storage import replace_file
 
 MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0)  # seconds of training at which the first seed is measured
 TRIAL = 5000  # images for FIDs while training
@@ -76,7 +80,14 @@ class Session:
     device: str
     pictures: Pictures
     design: Design
-    fid: FID | None
+
+    @cached_property
+    def fid(self) -> FID | None:
+        """Against the training images; none in a quick run. Made when it is first asked for."""
+        if self.config.quick:
+            return None
+        fid = FID(Extractor.load(tf32=True), self.device, batch=1000 if self.device == "cuda" else 100)
+        return fid.real(self.pictures.train.state["x"], cache=self.config.out / "cache")
 
     def most(self, count: int, quick: int) -> int:
         return quick if self.config.quick else count
@@ -98,10 +109,10 @@ def main(config: Config) -> Outcome:
     floors = []
     for name in [config.only] if config.only else list(DESIGNS):
         session = open_session(config, name)
+        if not config.quick:
+            floors.append(floor_of(session))
         for run in runs_of(config, name):
             found[run] = of_run(session, run, end)
-        if session.fid is not None:
-            floors.append(floor_of(session, session.fid))
     details = {
         "designs": {name: str(chosen(config, name)) for name in DESIGNS},
         "runs": {f"{run.dataset} {run.name}": numbers for run, numbers in found.items()},
@@ -148,21 +159,20 @@ def open_session(config: Config, name: str) -> Session:
         folder = folder / name
     pictures, design = LOADERS[name](folder), chosen(config, name)
     if config.quick:
-        few = replace(pictures, train=pictures.train[:400], test=pictures.test[:100])
-        return Session(config, name, device, few, design, None)
-    fid = FID(Extractor.load(tf32=True), device, batch=1000 if device == "cuda" else 100)
-    fid.real(pictures.train.state["x"], cache=config.out / "cache")
-    return Session(config, name, device, pictures, design, fid)
+        pictures = replace(pictures, train=pictures.train[:400], test=pictures.test[:100])
+    return Session(config, name, device, pictures, design)
 
 
-def floor_of(session: Session, fid: FID) -> Metric:
+def floor_of(session: Session) -> Metric:
     """What real images have."""
-    images = session.pictures.test.state["x"]
-    about = f"{len(images)} test images against {len(session.pictures.train)}; {fid.extractor.protocol}"
     path = session.config.out / session.name / "floor.json"
     if not (session.config.resume and path.is_file()):
-        path.write_text(json.dumps(fid.score(images).value))
-    return Metric(f"{session.name}_floor", json.loads(path.read_text()), "lower", about=about)
+        assert session.fid is not None
+        images = session.pictures.test.state["x"]
+        about = f"{len(images)} test images against {len(session.pictures.train)}; {session.fid.extractor.protocol}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps({"value": session.fid.score(images).value, "about": about}).encode())
+    return Metric(f"{session.name}_floor", better="lower", **json.loads(path.read_text()))
 
 
 # --- one run ----------------------------------------------------------------------------------------------------
@@ -180,6 +190,7 @@ def of_run(session: Session, run: Run, end: float) -> dict:
     model, milestones = trained(session, run, folder, left)
     numbers, pictures = measured(session, run, model)
     numbers |= {"seconds_train": milestones.trained, "curve": milestones.found, "design": str(session.design)}
+    numbers["origin"] = {"command": command(), "commit": commit(), "hardware": hardware(session.device)}
     save_file({name: images.contiguous() for name, images in pictures.items()}, folder / "pictures.safetensors")
     (folder / "found.json").write_text(json.dumps(numbers, indent=1) + "\n")
     shutil.rmtree(folder / "checkpoint")
@@ -218,7 +229,7 @@ def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[p
         scores = [session.score(name, measures.shown(model, state)) for name, state in made.items()]
         return {name: value for score in scores for name, value in score.items()}
 
-    moments = MOMENTS if session.looks_closer(run) and session.fid is not None else ()
+    moments = MOMENTS if session.looks_closer(run) and not config.quick else ()
     milestones = Milestones(measure, folder / "milestones.json", moments)
     milestones.start(config.resume)
     engine = pc.Engine(session.device, compile=config.compile and session.device == "cuda")
