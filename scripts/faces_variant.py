@@ -31,8 +31,9 @@ class Config:
     """One training of a side of a pair, or of the preset `paper`."""
 
     side: tyro.conf.Positional[str]
-    """base, complete, masks, labels, warm, cached, cold, beside, before, or paper"""
+    """base, complete, masks, labels, warm, warm_all, cold, beside, before, or paper"""
     updates: int = 30_000
+    seed: int = 0
     model: Path = Path("models/faces")
     """that the run asks all else"""
     out: Path = Path("runs/faces")
@@ -44,13 +45,17 @@ class Config:
 def main(config: Config) -> None:
     if config.side not in SIDES:
         raise InputError(f"no side is called {config.side!r}; there are {', '.join(SIDES)}")
-    faces = FacesConfig(out=config.out, data=config.data, model=config.model, resume=True, quick=config.quick)
+    options: dict = {"seed": config.seed, "quick": config.quick, "resume": True}
+    faces = FacesConfig(out=config.out, data=config.data, model=config.model, **options)
     session, side = open_session(faces, BEST), SIDES[config.side]
     preset = PAPER if config.side == "paper" else BEST
-    design = replace(small(preset) if config.quick else preset, updates=config.updates)
+    design = replace(small(preset) if config.quick else preset, updates=session.most(config.updates, 20))
     design = replace(design, **dict(side.changes))
     session.measure(variants.key_of(design, side), lambda: variants.learned(session, design, side))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config))
+    try:
+        main(tyro.cli(Config))
+    except InputError as error:
+        raise SystemExit(str(error)) from None

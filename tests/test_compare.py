@@ -114,6 +114,9 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     with pytest.raises(pc.InputError, match="a method is one of vae, symmetric, ours, found 'gan'"):
         make_learner(design, pictures, "gan", pc.Engine("cpu"), seed=3)
     assert make_model(design, condition).conditions["c"].default is None
+    assert set(learners["ours"].completion.units.mean) == ({"z"} if name == "faces" else set())
+    scales = {learner.model.variables["x"].scale for learner in learners.values()}
+    assert scales == {DESIGNS[name].scale} and isinstance(DESIGNS[name].scale, float)
 
 
 @pytest.mark.parametrize("codes", [6, (2, 8, 8)])
@@ -225,6 +228,16 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monke
     assert {"fashion_ours_before_symmetric", "fashion_symmetric_before_vae", "fashion_floor"} <= set(metrics)
     assert {"fashion_vae_limiting_from_data", "fashion_ours_limiting_from_random"} <= set(metrics)
     assert (out / "report.html").read_text().count("data:image/png;base64,") == 3
+
+    def missing(cls, **_):
+        raise AssertionError("the page is made from what was found, without any Inception weights")
+
+    monkeypatch.setattr(compare.Extractor, "load", classmethod(missing))
+    (out / "results.json").unlink()
+    cli.main(["reproduce", "compare", *options, "--updates", "20", "--lengths", "1", "4", "--resume"])
+    record = json.loads((out / "results.json").read_text())
+    assert {m["name"]: m for m in record["metrics"]} == metrics
+    assert {"command", "commit", "hardware"} == set(record["runs"]["fashion vae-0"]["origin"])
 
 
 def test_orders_are_in_standard_errors():

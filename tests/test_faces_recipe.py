@@ -20,7 +20,7 @@ from paracond.recipes.faces_session import few, set_apart
 NAMES = {
     *("training_minutes", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr"),
     *("inpainting_psnr_gain", "demixing_psnr_gain", "union_gain_f1", "union_gain_accuracy"),
-    *("masks_gain_f1", "warm_gain_f1", "cached_gain_f1", "beside_gain_accuracy"),
+    *("masks_gain_f1", "warm_gain_f1", "warm_all_gain_f1", "beside_gain_accuracy"),
 }
 
 
@@ -170,7 +170,9 @@ def test_segmentations_are_stored_as_a_design_has_them(folder):
 
 
 def test_an_unknown_variant_is_refused(folder, tmp_path):
-    with pytest.raises(SystemExit, match="no variant is called 'magic'; there are union, masks, warm, cached, beside"):
+    with pytest.raises(
+        SystemExit, match="no variant is called 'magic'; there are union, masks, warm, warm_all, beside"
+    ):
         cli.main(["reproduce", "faces", "--variants", "magic", "--data", str(folder), "--out", str(tmp_path)])
 
 
@@ -234,6 +236,10 @@ def test_single_attributes_by_name_on_the_command_line(tmp_path, monkeypatch, ca
     assert header.split(",")[-1] == "Glasses" and len(row.split(",")) == 41
     with pytest.raises(SystemExit, match=r"c\[Hat\]: a coordinate is a number from 0 to 39 or one of a0, a1"):
         cli.main(["sample", "faces", "--given", "c[Hat]=1"])
+    with pytest.raises(SystemExit, match=r"c\[glasses\] \(do you mean Glasses\?\): a coordinate"):
+        cli.main(["sample", "faces", "--given", "c[glasses]=1"])
+    with pytest.raises(SystemExit, match=r"'Glasses' is a coordinate of 'c': say c\[Glasses\]=1"):
+        cli.main(["sample", "faces", "--given", "Glasses=1"])
 
 
 def test_quick_sets_have_enough_of_everything():

@@ -35,7 +35,8 @@ def test_no_direction_has_a_variance_over_one_and_others_stay():
     """Codes of known moments: the map is V diag(min(1, l^-1/2)) V^T, and what comes out has variances min(1, l)."""
     model, generator = latent_model(), torch.Generator().manual_seed(1)
     units, rows = Units(model, ["z"], unobserved(model)), 4000
-    pool, redrawn = {"z": torch.empty(rows, 3)}, {"z": torch.ones(rows, 3, dtype=torch.bool)}
+    pool = {"x": torch.empty(rows, 4), "z": torch.empty(rows, 3)}
+    redrawn = {name: torch.ones_like(value, dtype=torch.bool) for name, value in pool.items()}
     for _ in range(300):
         pool["z"].copy_(codes_of(rows, generator))
         raw = pool["z"].clone()
@@ -47,7 +48,7 @@ def test_no_direction_has_a_variance_over_one_and_others_stay():
     torch.testing.assert_close(pool["z"], (raw - MEAN) @ exact, atol=0.2, rtol=0)
     found = torch.cov(pool["z"].T)
     torch.testing.assert_close(found, directions * SIZES.clamp(max=1) @ directions.T, atol=0.1, rtol=0)
-    assert not redrawn["z"].any()  # it is no draw of the conditional any more
+    assert not redrawn["z"].any() and not redrawn["x"].any()  # z is no draw any more, and x none given this z
 
 
 def test_codes_that_are_small_are_only_centred():
@@ -102,7 +103,9 @@ def codes_after(learner, data, steps):
 def test_a_conditional_comes_to_draw_codes_in_their_units(device):
     """From codes with mean 5 and variances of 36: without units both stay, with them both are of the order of one, and
     images (of deviation 1.5) are decoded either way."""
-    mean, sizes, error = codes_after(*line_learner(device, units=["z"]), 3000)
+    learner, data = line_learner(device, units=["z"])
+    mean, sizes, error = codes_after(learner, data, 3000)
+    torch.testing.assert_close(learner.completion.units.map["z"].cpu(), torch.eye(2), atol=0.05, rtol=0)
     assert float(mean.abs().max()) < 0.3 and 0.5 < float(sizes[-1]) < 1.3 and error < 0.2
     mean, sizes, error = codes_after(*line_learner(device), 3000)
     assert float(mean.abs().min()) > 3 and float(sizes[-1]) > 10 and error < 0.2

@@ -75,10 +75,9 @@ class Learner(Descent[Info]):
     learned. Layers with a randomness of their own (dropout, noise, jitter) draw from torch's generator, which
     `torch.manual_seed` seeds; all else follows `seed`. Completion of the groups named in `warm` goes on where it
     stopped when the example was last used. `completed_by` says by which parameters: those of the "model" as it is, or
-    their "average", which moves slowly. (Real latents that no prior holds ran away else, perhaps because a conditional
-    learns from draws, extrapolates where it meets data, and learns from that again.) Those named in `units` are held in
-    their units besides (see `units`). With `beside`, the next examples are completed while the former are learned from
-    (see `beside`), on CUDA at the same time; what they are completed with is then older by one pool.
+    their "average", which moves slowly. Real latents that are never observed ran away without that; those named in
+    `units` are held besides (see `units`). With `beside`, the next examples are completed while the former are learned
+    from (see `beside`), on CUDA at the same time; what they are completed with is then older by one pool.
     `augment(state, generator)` may change examples (their observed values) each time they are used. `engine` says how
     updates run (see `engine`).
     """

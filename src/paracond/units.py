@@ -2,13 +2,14 @@
 
 A real group z that is never observed has no units of its own: with z' = A (z - m), for any m and any invertible A, and
 conditionals that read and draw z' instead, the joint of all other groups is the same. Algorithm 1 does not choose among
-them, so that units drift. Not evenly, even: with p(x | z) = N(b z, s^2) and codes of variance S, a conditional of z
-that was learned from draws of x has, along a direction in which what is left of the data has the variance r^2,
+them, so that units drift, and real codes ran away (RESULTS, the comparison). A likely reason, not tested by itself:
+with p(x | z) = N(b z, s^2) and codes of variance S, a conditional of z that was learned from draws of x gives, where
+what the decoder leaves of the data has the variance r^2 along some direction,
 
     S' = S + k^2 (r^2 - s^2),    k = b S / (b^2 S + s^2)
 
-(what it says of data, whose variance is b^2 S + r^2, and its own noise). Images leave more along smooth directions than
-independent noise would, so there r > s and codes grow from round to round until no network can read them.
+(the variance of what it says of data, k^2 (b^2 S + r^2), and of its own noise, S s^2 / (b^2 S + s^2)). Neighbouring
+pixels leave the same, so along smooth directions r > s, and codes grow from round to round.
 
 So the completed examples have their codes changed by such a map: m is their mean, and A, with their covariance
 C = V diag(l) V^T,
@@ -17,7 +18,7 @@ C = V diag(l) V^T,
 
 lets no direction have a variance over one; those under it, which may say nothing, are left as they are. What was
 changed is no draw of the conditional any more, and is learned by it: it comes to draw such codes itself, and the map
-ends as the identity. Moments are running means over pools, and the map follows them every so often (on the host's call,
+nears the identity. Moments are running means over pools, and the map follows them every so often (on the host's call,
 since eigenvalues cannot be recorded in a graph).
 """
 
@@ -54,14 +55,15 @@ class Units:
 
     @torch.no_grad()
     def hold(self, pool: State, redrawn: Mask) -> None:
-        """Change the codes of a completed pool, in place."""
+        """Change the codes of a completed pool, in place; nothing in it is then a fresh draw given all the rest."""
         for name, mean in self.mean.items():
             codes = pool[name].flatten(1)
             mean.lerp_(codes.mean(0), WEIGHT)
             centred = codes - mean
             self.covariance[name].lerp_(centred.T @ centred / len(codes), WEIGHT)
             pool[name].copy_((centred @ self.map[name]).view_as(pool[name]))
-            redrawn[name].fill_(False)
+        for fresh in redrawn.values():
+            fresh.fill_(False)
 
     @torch.no_grad()
     def renew(self) -> None:

@@ -61,8 +61,8 @@ class Config(BoxedConfig):
     """of each conditional, instead of the preset's number"""
     estimator: str | None = None
     """of the VAE's gradient for binary codes, instead of the preset's (see `directed`)"""
-    sigma: float | None = None
-    """of the pixels given the code, the same for all methods and fixed, instead of the preset's"""
+    sigma: float | Literal["learned"] | None = None
+    """of the pixels given the code, the same for all methods and fixed, or learned by each, instead of the preset's"""
     compile: bool = False
     """fuse the networks with torch.compile (on CUDA only): takes minutes"""
     generated: int = 10_000

@@ -199,7 +199,7 @@ def show_switch(session: Session, model: pc.JointModel, name: str, guidance: flo
     some = slice(0, 12)
     seen = [{k: v[some] for k, v in state.items()} for state in pair]
     shown = [(image[some].cpu(), tasks.shown_masks(model, s)) for image, s in zip(images, seen, strict=True)]
-    about = f"All else equal (fig:celeba_cond); guidance {guidance:g}."
+    about = f"All else given alike (fig:celeba_cond), and redrawn; guidance {guidance:g}."
     session.show(f"{name} off and on, guidance {guidance:g}", about, pictures.switch(shown[0], shown[1], name))
 
 

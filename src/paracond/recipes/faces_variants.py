@@ -2,8 +2,8 @@
 
     union    all faces                                   against the faces of which everything is known
     masks    s as 18 binary masks                        against one label for each pixel
-    warm     completion goes on from cached latents      against from scratch (see DENSE)
-    cached   and from cached s and c where they lack     against from scratch
+    warm     completion goes on from cached y and z      against from scratch (see DENSE)
+    warm_all the same, from s and c too where they lack  against from scratch
     beside   completion runs beside training             against before it
 
 A gain is what the first has more of F1 and accuracy, or less of FID.
@@ -21,7 +21,7 @@ import torch
 import paracond as pc
 from paracond.datasets.faces import LABELS
 from paracond.recipes import faces_tasks as tasks
-from paracond.recipes.faces_directions import progress
+from paracond.recipes.faces_directions import TRIAL, progress
 from paracond.recipes.faces_model import Design, finished, make_learner
 from paracond.recipes.faces_session import Session
 from paracond.recipes.images import train
@@ -47,7 +47,7 @@ PAIRS: Mapping[str, tuple[Variant, Variant]] = {
     "union": (BASE, Variant("complete", complete=True)),
     "masks": (Variant("masks", (("segmentation", "masks"),)), Variant("labels", (("segmentation", "labels"),))),
     "warm": (Variant("warm", (*DENSE, ("warm", ("y", "z")))), COLD),
-    "cached": (Variant("cached", (*DENSE, ("warm", ("s", "c", "y", "z")))), COLD),
+    "warm_all": (Variant("warm_all", (*DENSE, ("warm", ("s", "c", "y", "z")))), COLD),
     "beside": (Variant("beside", (("beside", True),)), Variant("before", (("beside", False),))),
 }
 
@@ -101,7 +101,8 @@ def report(session: Session, name: str, keys: list[str], updates: int) -> None:
     one, other = (session.details[key] for key in keys)
     for metric, value in one.items():
         gain = value - other[metric] if metric != "fid" else other[metric] - value
-        about = f"{first} against {second}, {updates:,} updates each: {value:.4g} and {other[metric]:.4g}"
+        of = f", FID of {TRIAL:,} images" if metric == "fid" else ""
+        about = f"{first} against {second}, {updates:,} updates each{of}: {value:.4g} and {other[metric]:.4g}"
         session.add(f"{name}_gain_{metric.removeprefix('attribute_')}", gain, "higher", about)
 
 

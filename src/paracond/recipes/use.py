@@ -9,6 +9,7 @@ or, where the model's folder has a `names.json` ({"NAME": [names]}), by its name
 from __future__ import annotations
 
 import csv
+import difflib
 import json
 import re
 from collections.abc import Callable
@@ -248,7 +249,7 @@ def _given(model: pc.JointModel, words: tuple[str, ...], names: dict[str, list[s
         name, text = _split(word)
         single = COORDINATE.fullmatch(name)
         if single is None:
-            said = pc.Observed(_value(model, name, text))
+            said = pc.Observed(_value(model, name, text, names))
         else:
             name, key = single[1], single[2]
             said = _single(model, name, key, text, names)
@@ -265,7 +266,9 @@ def _single(model: pc.JointModel, name: str, key: str, text: str, names: dict[st
     index = called.index(key) if key in called else int(key) if key.isdigit() else -1
     if not 0 <= index < shape[0]:
         known = f" or one of {', '.join(called)}" if called else ""
-        raise InputError(f"{name}[{key}]: a coordinate is a number from 0 to {shape[0] - 1}{known}")
+        close = difflib.get_close_matches(key, called, 1)
+        hint = f" (do you mean {close[0]}?)" if close else ""
+        raise InputError(f"{name}[{key}]{hint}: a coordinate is a number from 0 to {shape[0] - 1}{known}")
     return pc.Observed(_numbers(f"{name}[{key}]", text, shape), torch.arange(shape[0]) == index)
 
 
@@ -309,7 +312,10 @@ def _split(word: str) -> tuple[str, str]:
     return name, text
 
 
-def _value(model: pc.JointModel, name: str, text: str) -> Tensor:
+def _value(model: pc.JointModel, name: str, text: str, names: dict[str, list[str]]) -> Tensor:
+    group = next((group for group, called in names.items() if name in called), None)
+    if group is not None and name not in model.variables:
+        raise InputError(f"{name!r} is a coordinate of {group!r}: say {group}[{name}]={text}")
     model.check_names([name])
     shape = model.variables[name].event_shape
     path = Path(text)
