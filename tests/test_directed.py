@@ -191,6 +191,28 @@ def test_symmetric_ascends_the_two_utilities_on_average():
     assert_mean(found_gradients(learner, 2000), wanted)
 
 
+def test_symmetric_may_complete_the_data_by_the_average():
+    """With a model that has moved away from its average: the decoder ascends what the average's codes say."""
+    model, data = model_of(pc.Binary(BITS)), examples()
+    learner = pc.Symmetric(model, data, batch_size=8, optimiser=still, completed_by="average", average=1 - 1e-12)
+    learner.updates["x"] = learner.updates["z"] = 10**13  # or the average would forget its first weights
+    with torch.no_grad():
+        for parameter in model.conditional("z").parameters():
+            parameter.mul_(-1.5)
+    wide = all_codes(data.state, model.variables["z"])
+    by_average, by_model = (m("z", wide).log_prob(wide["z"]).exp().detach() for m in (learner.averaged, model))
+
+    def gradient(q):
+        return flat_gradient((q * model("x", wide).log_prob(wide["x"])).sum() / 8, model)
+
+    wanted, other = gradient(by_average), gradient(by_model)
+    split = sum(p.numel() for p in model.conditional("x").parameters())
+    found = found_gradients(learner, 2000)[:, :split]
+    assert_mean(found, wanted[:split])
+    with pytest.raises(AssertionError, match="off by"):
+        assert_mean(found, other[:split])
+
+
 def test_without_observed_latents_it_is_wake_sleep():
     """The gradients of `known.wake_sleep` (Algorithm 1, n = 1), which uses half of its batch for either phase, are
     half of these, on average: both are unbiased for the same expectation."""
@@ -264,8 +286,12 @@ def test_rounded_networks_learn_too(kind):
     assert float(last) < float(first)
 
 
+def by_average(*what, **options):
+    return pc.Symmetric(*what, completed_by="average", **options)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric])
+@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric, by_average])
 @pytest.mark.parametrize("latent", [pc.Binary(8), pc.Real(3)])
 def test_recorded_updates_learn_as_eager_ones_do(kind, latent):
     """Another order of draws and bfloat16, so the same only on average over the last updates."""
@@ -304,3 +330,5 @@ def test_what_is_refused():
         pc.VAE(pc.JointModel({"x": model.conditional("x")}), data)
     with pytest.raises(pc.InputError, match="learns from Data"):
         pc.VAE(model, data.state)
+    with pytest.raises(pc.InputError, match="completed_by must be one of model, average, found 'luck'"):
+        pc.Symmetric(model, data, completed_by="luck")

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from paracond.beside import Beside
 from paracond.completion import Completion
-from paracond.engine import Engine
+from paracond.engine import Engine, Working
 from paracond.faults import Faults
 from paracond.joint import JointModel
 from paracond.schedules import Schedule, as_schedule
-from paracond.state import Data, InputError, at_least
+from paracond.state import Data, InputError, at_least, one_of
 from paracond.stepwise import Stepwise
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -99,6 +99,15 @@ class Descent(Stepwise[Info, JointModel]):
         }
         self.buffers = {n: list(zip(mean.buffers(), now.buffers(), strict=True)) for n, (mean, now) in pairs.items()}
         self.updates = dict.fromkeys(model.names, 0)
+
+    def _completing(self, completed_by: str) -> JointModel:
+        """The model that completes examples: as it is, or its average, which moves slowly."""
+        one_of("completed_by", completed_by, ("model", "average"))
+        return self.model if completed_by == "model" else self.averaged
+
+    def _working_of(self, model: JointModel) -> Working[JointModel]:
+        """The model or its average, as programs evaluate it."""
+        return self.working if model is self.model else self.engine.working(model)
 
     @property
     def result(self) -> JointModel:

@@ -293,7 +293,13 @@ class VAE(Directed):
 
 
 class Symmetric(Directed):
-    """The two-player game; wake-sleep where the data never have z."""
+    """The two-player game; wake-sleep where the data never have z. `completed_by` is as in `Learner`: whether the
+    encoder that completes the data for the decoder is that of the "model" as it is, or of its "average"."""
+
+    def __init__(self, model: JointModel, data: Data, *, completed_by: str = "model", **options):
+        super().__init__(model, data, **options)
+        self.by = self._completing(completed_by)
+        self.completing = self._working_of(self.by)
 
     def _terms(self) -> dict[str, Tensor]:
         awake, asleep = self._awake(), self._asleep()
@@ -312,7 +318,11 @@ class Symmetric(Directed):
     def _awake(self) -> State:
         """The data, completed by the encoder."""
         known = self.completion.mask[self.z] if self._has_pairs else None
-        z = self._given(self.z, self.batch).redraw(self.batch[self.z], known, self.generator)
+        if self.completing is not self.working:  # which is up to date
+            self.completing.refresh(self.by.conditional(self.z))
+        with self.engine.precision():
+            q = self.completing.model(self.z, self.batch)
+        z = q.redraw(self.batch[self.z], known, self.generator)
         return {**self.batch, self.z: z}
 
     @torch.no_grad()

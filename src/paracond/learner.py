@@ -51,7 +51,7 @@ from paracond.joint import JointModel
 from paracond.lasting import Lasting
 from paracond.restarts import Restart, Restarts
 from paracond.schedules import Schedule, as_schedule
-from paracond.state import Data, InputError, at_least
+from paracond.state import Data, InputError, at_least, one_of
 
 SHUFFLES = 64
 
@@ -108,9 +108,8 @@ class Learner(Descent[Info]):
         engine: str | Engine = "auto",
         seed: int = 0,
     ):
-        _one_of("form", form, ("running", "literal"))
-        _one_of("draw", draw, ("before", "after"))
-        _one_of("completed_by", completed_by, ("model", "average"))
+        one_of("form", form, ("running", "literal"))
+        one_of("draw", draw, ("before", "after"))
         if (lasting is not None or restarts) and form != "running":
             raise InputError(f"chains last, and restart, where form='running', found form={form!r}")
         at_least({"completion_steps": (completion_steps, 0)})
@@ -129,7 +128,7 @@ class Learner(Descent[Info]):
         self.form, self.draw, self.skip_redrawn = form, draw, skip_redrawn
         self.scan = Scan(model.names, model.alpha, scan, self.host)
         self.age = 0
-        by = self.model if completed_by == "model" else self.averaged
+        by = self._completing(completed_by)
         self._make_source(by, data, completion_steps, augment, beside, tuple(warm), tuple(units))
         self._make_buffers(lasting, restarts)
 
@@ -151,7 +150,7 @@ class Learner(Descent[Info]):
             self.source = self.beside = Beside(by, *what, *how, warm=warm, units=units)
             self.completion = self.beside.completion
         else:
-            working = self.working if by is self.model else self.engine.working(by)
+            working = self._working_of(by)
             self.source = self.completion = Completion(by, *what, working, *how, warm=warm, units=units)
 
     def _make_buffers(self, lasting: Lasting | None, restarts: Sequence[Restart]) -> None:
@@ -331,8 +330,3 @@ class Learner(Descent[Info]):
 def _like(redrawn: Tensor, scores: Tensor) -> Tensor:
     """Flags per coordinate, or per row (all of it) for a family that scores its coordinates together."""
     return redrawn if redrawn.shape == scores.shape else redrawn.reshape(len(scores), -1).all(1)
-
-
-def _one_of(what: str, found: str, allowed: tuple[str, ...]) -> None:
-    if found not in allowed:
-        raise InputError(f"{what} must be one of {', '.join(allowed)}, found {found!r}")

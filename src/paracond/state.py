@@ -99,6 +99,12 @@ def at_least(numbers: Mapping[str, tuple[int, int]]) -> None:
             raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
 
 
+def one_of(what: str, found: str, allowed: Sequence[str]) -> None:
+    """Refuse a word that is none of these."""
+    if found not in allowed:
+        raise InputError(f"{what} must be one of {', '.join(allowed)}, found {found!r}")
+
+
 def row_count(state: Mapping[str, Tensor]) -> int:
     """The number of rows, the same in every group."""
     sizes = {name: len(value) for name, value in state.items()}

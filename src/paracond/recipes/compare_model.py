@@ -78,7 +78,7 @@ class Design:
     lasting: tuple[float, float] | None = None
     """share of the batch of ours whose chains last so many times longer (see `lasting`)"""
     completed_by: str = "model"
-    """which parameters of ours complete examples (see `Learner`)"""
+    """which parameters of Symmetric and ours complete examples (see `Learner`)"""
 
 
 FASHION = Design((1, 28, 28), pc.Binary((5, 7, 7)), scale=0.11, width=96)
@@ -188,7 +188,7 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
     if method == "vae":
         return pc.VAE(model, pictures.train, estimator=design.estimator, **options)
     if method == "symmetric":
-        return pc.Symmetric(model, pictures.train, **options)
+        return pc.Symmetric(model, pictures.train, completed_by=design.completed_by, **options)
     lasting = None if design.lasting is None else pc.Lasting(*design.lasting)
     units = ("z",) if isinstance(design.latent, pc.Real) else ()
     options |= {"lasting": lasting, "completed_by": design.completed_by, "units": units}
