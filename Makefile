@@ -10,7 +10,7 @@ test: .venv/developed lint
 	$(BIN)/python -m pytest -n 2 --durations=8
 
 test-gpu:  # where there is a CUDA device, with whatever python has torch for it
-	PYTHONPATH=src:tests $(PYTHON) -m pytest -m gpu tests
+	PYTHONPATH=src:tests:$$PYTHONPATH $(PYTHON) -m pytest -m gpu tests
 
 lint: .venv/developed
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ FAMILIES = [
         for scale in ("element", "coordinate", "learned", 0.7)
     ],
     *[pc.Real(5, scale=scale, initial_scale=0.5, ceiling=0.9) for scale in ("element", "coordinate", "learned")],
+    *[pc.Real(5, scale=scale, initial_scale=0.5, bounds=(-1.0, 0.5)) for scale in ("element", "learned", 0.7)],
 ]
 BATCH = 5
 
@@ -36,9 +37,19 @@ def reference(family, output, shared):
     if isinstance(family, pc.Categorical):
         return torch.distributions.Categorical(logits=output)
     if family.scale == "element":
-        return torch.distributions.Normal(output[:, 0], softly_bounded(output[:, 1], family.ceiling))
+        return torch.distributions.Normal(
+            within(output[:, 0], family.bounds), softly_bounded(output[:, 1], family.ceiling)
+        )
     scale = softly_bounded(10 * shared["log_scale"], family.ceiling) if family.scale != 0.7 else torch.tensor(0.7)
-    return torch.distributions.Normal(output, scale.double())
+    return torch.distributions.Normal(within(output, family.bounds), scale.double())
+
+
+def within(raw, bounds):
+    """Written out anew: middle + half * tanh((raw - middle) / half), for bounds middle - half and middle + half."""
+    if bounds is None:
+        return raw
+    middle, half = (bounds[0] + bounds[1]) / 2, (bounds[1] - bounds[0]) / 2
+    return middle + half * torch.tanh((raw - middle) / half)
 
 
 def softly_bounded(raw, ceiling, initial=0.5, floor=1e-3):

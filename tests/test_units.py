@@ -36,19 +36,17 @@ def test_no_direction_has_a_variance_over_one_and_others_stay():
     model, generator = latent_model(), torch.Generator().manual_seed(1)
     units, rows = Units(model, ["z"], unobserved(model)), 4000
     pool = {"x": torch.empty(rows, 4), "z": torch.empty(rows, 3)}
-    redrawn = {name: torch.ones_like(value, dtype=torch.bool) for name, value in pool.items()}
     for _ in range(300):
         pool["z"].copy_(codes_of(rows, generator))
         raw = pool["z"].clone()
         units.renew()
-        units.hold(pool, redrawn)
+        units.hold(pool)
     directions, expected = turned(), SIZES.clamp(min=1).rsqrt()
     exact = directions * expected @ directions.T
     torch.testing.assert_close(units.map["z"], exact, atol=0.02, rtol=0)
     torch.testing.assert_close(pool["z"], (raw - MEAN) @ exact, atol=0.2, rtol=0)
     found = torch.cov(pool["z"].T)
     torch.testing.assert_close(found, directions * SIZES.clamp(max=1) @ directions.T, atol=0.1, rtol=0)
-    assert not redrawn["z"].any() and not redrawn["x"].any()  # z is no draw any more, and x none given this z
 
 
 def test_codes_that_are_small_are_only_centred():
@@ -58,7 +56,7 @@ def test_codes_that_are_small_are_only_centred():
         pool = {"z": 0.1 * torch.randn(500, 3, generator=generator) + 2}
         raw = pool["z"].clone()
         units.renew()
-        units.hold(pool, {"z": torch.zeros(500, 3, dtype=torch.bool)})
+        units.hold(pool)
     torch.testing.assert_close(pool["z"], raw - 2, atol=0.01, rtol=0)
 
 
@@ -109,6 +107,19 @@ def test_a_conditional_comes_to_draw_codes_in_their_units(device):
     assert float(mean.abs().max()) < 0.3 and 0.5 < float(sizes[-1]) < 1.3 and error < 0.2
     mean, sizes, error = codes_after(*line_learner(device), 3000)
     assert float(mean.abs().min()) > 3 and float(sizes[-1]) > 10 and error < 0.2
+
+
+def test_codes_in_their_units_are_not_what_their_conditional_learns_from():
+    """They count as drawn afresh, so the learner leaves them out where they have just been completed."""
+    learner, _ = line_learner("cpu", units=["z"], completion_steps=1)
+    learner.completion.fill()
+    assert learner.completion.redrawn["z"].all() and not learner.completion.redrawn["x"].any()
+    learner, _ = line_learner("cpu", units=["z"], form="literal", scan="systematic")
+    before = [p.clone() for p in learner.model.conditional("z").parameters()]
+    learner._replace_due(2.0)
+    learner.update["z"]()
+    after = learner.model.conditional("z").parameters()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_maps_follow_every_so_often():

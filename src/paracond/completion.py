@@ -72,7 +72,7 @@ class Completion:
         self.kept = self._make_kept(warm)
         self.visited = torch.zeros(self.rows if self.kept else 0, dtype=torch.bool, device=model.device)
         self.units, self.fills = Units(model, units, self.observed), 0
-        self._hold = engine.program(lambda: self.units.hold(self.pool, self.redrawn), generator)
+        self._hold = engine.program(lambda: self.units.hold(self.pool), generator)
         self._start = engine.program(self._start_pool, generator)
         self._keep = engine.program(self._keep_pool, generator) if self.kept else None
         self._complete = {n: engine.program(partial(self._complete_pool, n), generator) for n in self.missing}

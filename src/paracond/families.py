@@ -357,15 +357,23 @@ class Real(Family):
     they collapse (see `diagnostics.latent_usage`). It never falls under `floor`, since the likelihood has no upper
     bound. With "element", give a `ceiling` too: without one, a chain that leaves the data may meet ever wider noise
     and run away. A low ceiling also keeps variation out of the noise, so that latents must carry it.
+
+    `bounds` (low, high) are those of the mean, which is then a sigmoid of what the network puts out, with slope one in
+    the middle. Give them where values are bounded, as pixels are: a chain cannot leave them by more than its noise.
     """
 
     scale: str | float = "element"
     initial_scale: float = 0.03
     floor: float = 1e-3
     ceiling: float | None = None
+    bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.bounds is not None and not (
+            len(self.bounds) == 2 and -math.inf < self.bounds[0] < self.bounds[1] < math.inf
+        ):
+            raise InputError(f"bounds of Real are a low and a high number, found {self.bounds}")
         fixed = isinstance(self.scale, (int, float)) and not isinstance(self.scale, bool)
         if not (fixed and 0 < float(self.scale) < math.inf) and self.scale not in ("element", "coordinate", "learned"):
             raise InputError(
@@ -386,10 +394,17 @@ class Real(Family):
 
     def distribution(self, output: Tensor, **shared: Tensor) -> Gaussian:
         if self.scale == "element":
-            return Gaussian(output[:, 0], self._bounded(output[:, 1]))
+            return Gaussian(self._mean(output[:, 0]), self._bounded(output[:, 1]))
         if self.scale in ("learned", "coordinate"):
-            return Gaussian(output, self._bounded(GAIN * shared["log_scale"]))
-        return Gaussian(output, torch.full((), math.log(float(self.scale)), dtype=output.dtype, device=output.device))
+            return Gaussian(self._mean(output), self._bounded(GAIN * shared["log_scale"]))
+        fixed = torch.full((), math.log(float(self.scale)), dtype=output.dtype, device=output.device)
+        return Gaussian(self._mean(output), fixed)
+
+    def _mean(self, raw: Tensor) -> Tensor:
+        if self.bounds is None:
+            return raw
+        low, high = self.bounds
+        return low + (high - low) * torch.sigmoid((4 * raw - 2 * (low + high)) / (high - low))
 
     def _bounded(self, raw: Tensor) -> Tensor:
         """Zero maps to log(initial_scale); smoothly bounded by log(floor) and, if there is one, log(ceiling)."""

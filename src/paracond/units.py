@@ -16,10 +16,13 @@ C = V diag(l) V^T,
 
     A = V diag(min(1, l^(-1/2))) V^T,
 
-lets no direction have a variance over one; those under it, which may say nothing, are left as they are. What was
-changed is no draw of the conditional any more, and is learned by it: it comes to draw such codes itself, and the map
-nears the identity. Moments are running means over pools, and the map follows them every so often (on the host's call,
-since eigenvalues cannot be recorded in a graph).
+lets no direction have a variance over one; those under it, which may say nothing, are left as they are. The other
+groups learn from codes in these units, and the conditional of z from what these then draw: so it comes to draw such
+codes itself, and the map nears the identity. (It must not learn from the changed codes of data directly. These are its
+own draws, noise and errors included, and learned from again and again they say ever less: RESULTS.)
+
+Moments are running means over pools, and the map follows them every so often (on the host's call, since eigenvalues
+cannot be recorded in a graph).
 """
 
 from __future__ import annotations
@@ -54,16 +57,14 @@ class Units:
         self.map = {name: torch.eye(n, device=device, dtype=dtype) for name, n in sizes.items()}
 
     @torch.no_grad()
-    def hold(self, pool: State, redrawn: Mask) -> None:
-        """Change the codes of a completed pool, in place; nothing in it is then a fresh draw given all the rest."""
+    def hold(self, pool: State) -> None:
+        """Change the codes of a completed pool, in place. They count as fresh draws as before."""
         for name, mean in self.mean.items():
             codes = pool[name].flatten(1)
             mean.lerp_(codes.mean(0), WEIGHT)
             centred = codes - mean
             self.covariance[name].lerp_(centred.T @ centred / len(codes), WEIGHT)
             pool[name].copy_((centred @ self.map[name]).view_as(pool[name]))
-        for fresh in redrawn.values():
-            fresh.fill_(False)
 
     @torch.no_grad()
     def renew(self) -> None:

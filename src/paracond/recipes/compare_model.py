@@ -51,6 +51,8 @@ class Design:
     limit of ours, better, and the VAE's limit on Fashion-MNIST worse (RESULTS; one seed)"""
     initial_scale: float = 0.03
     """where a learned sigma of x begins"""
+    bounds: tuple[float, float] | None = None
+    """of the means of pixels (see `Real`)"""
     kind: str = "residual"
     """of the networks: "plain" for the paper's (grey images)"""
     width: int = 64
@@ -85,7 +87,8 @@ FASHION = Design((1, 28, 28), pc.Binary((5, 7, 7)), scale=0.11, width=96)
 FACES = Design(
     (3, SIZE, SIZE),
     pc.Real(64, scale="element", initial_scale=0.1, ceiling=1.0),
-    scale=0.35,
+    scale=0.15,
+    bounds=(0.0, 1.0),
     most=256,
     hidden=256,
     batch_size=128,
@@ -133,7 +136,7 @@ def _attributed(data: pc.Data) -> pc.Data:
 
 def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
     groups: dict[str, pc.Family] = {
-        "x": pc.Real(design.image, scale=design.scale, initial_scale=design.initial_scale),
+        "x": pc.Real(design.image, scale=design.scale, initial_scale=design.initial_scale, bounds=design.bounds),
         "z": design.latent,
     }
     variables = {**groups, "c": condition}
