@@ -80,14 +80,16 @@ class Design:
     lasting: tuple[float, float] | None = None
     """share of the batch of ours whose chains last so many times longer (see `lasting`)"""
     completed_by: str = "model"
-    """which parameters of Symmetric and ours complete examples (see `Learner`)"""
+    """which parameters of ours complete examples (see `Learner`)"""
+    symmetric_completed_by: str = "model"
+    """which parameters of Symmetric do (see `Symmetric`)"""
 
 
-FASHION = Design((1, 28, 28), pc.Binary((5, 7, 7)), scale=0.11, width=96)
+FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.12, width=96)
 FACES = Design(
     (3, SIZE, SIZE),
     pc.Real(64, scale="element", initial_scale=0.1, ceiling=1.0),
-    scale=0.15,
+    scale=0.25,
     bounds=(0.0, 1.0),
     most=256,
     hidden=256,
@@ -191,7 +193,7 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
     if method == "vae":
         return pc.VAE(model, pictures.train, estimator=design.estimator, **options)
     if method == "symmetric":
-        return pc.Symmetric(model, pictures.train, completed_by=design.completed_by, **options)
+        return pc.Symmetric(model, pictures.train, completed_by=design.symmetric_completed_by, **options)
     lasting = None if design.lasting is None else pc.Lasting(*design.lasting)
     units = ("z",) if isinstance(design.latent, pc.Real) else ()
     options |= {"lasting": lasting, "completed_by": design.completed_by, "units": units}
