@@ -90,7 +90,7 @@ def picture(learner):
             "faults": plain(learner.faults),
             **{n: getattr(learner, n) for n in ("batch", "redrawn", "updates")},
             "pool": {n: getattr(learner.completion, n) for n in ("pool", "mask", "redrawn", "kept", "turns")},
-            "units": learner.units.kept(),
+            "units": learner.completion.units.kept(),
             "beside": picture_beside(learner.beside) if learner.beside else None,
         }
     )

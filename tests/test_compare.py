@@ -114,7 +114,7 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     with pytest.raises(pc.InputError, match="a method is one of vae, symmetric, ours, found 'gan'"):
         make_learner(design, pictures, "gan", pc.Engine("cpu"), seed=3)
     assert make_model(design, condition).conditions["c"].default is None
-    assert set(learners["ours"].units.mean) == ({"z"} if name == "faces" else set())
+    assert set(learners["ours"].completion.units.mean) == ({"z"} if name == "faces" else set())
     scales = {learner.model.variables["x"].scale for learner in learners.values()}
     assert scales == {DESIGNS[name].scale} and isinstance(DESIGNS[name].scale, float)
 

@@ -52,7 +52,6 @@ from paracond.lasting import Lasting
 from paracond.restarts import Restart, Restarts
 from paracond.schedules import Schedule, as_schedule
 from paracond.state import Data, InputError, at_least, one_of
-from paracond.units import EVERY, Units
 
 SHUFFLES = 64
 
@@ -130,10 +129,8 @@ class Learner(Descent[Info]):
         self.scan = Scan(model.names, model.alpha, scan, self.host)
         self.age = 0
         by = self._completing(completed_by)
-        self._make_source(by, data, completion_steps, augment, beside, tuple(warm))
+        self._make_source(by, data, completion_steps, augment, beside, tuple(warm), tuple(units))
         self._make_buffers(lasting, restarts)
-        self.units, self.pools = Units(model, units, self.completion.observed), 0
-        self.watch = self.engine.program(lambda: self.units.watch(self.source.pool), self.generator)
 
     def _make_source(
         self,
@@ -143,17 +140,18 @@ class Learner(Descent[Info]):
         augment: Augment | None,
         beside: bool,
         warm: tuple[str, ...],
+        units: tuple[str, ...],
     ) -> None:
         """`source` is what fresh rows come from, `completion` what makes them, `by` this model."""
         what = data, self.batch_size, steps, augment
         how = self.engine, self.faults, self.generator, self.host
         self.source: Completion | Beside
         if beside:
-            self.source = self.beside = Beside(by, *what, *how, warm=warm)
+            self.source = self.beside = Beside(by, *what, *how, warm=warm, units=units)
             self.completion = self.beside.completion
         else:
             working = self._working_of(by)
-            self.source = self.completion = Completion(by, *what, working, *how, warm=warm)
+            self.source = self.completion = Completion(by, *what, working, *how, warm=warm, units=units)
 
     def _make_buffers(self, lasting: Lasting | None, restarts: Sequence[Restart]) -> None:
         """Tensors that stay where they are, for the programs that work on them."""
@@ -210,17 +208,15 @@ class Learner(Descent[Info]):
             "known": self.restarts.known,
         }
         parts["learner"] = {"ranks": self.ranks}
-        parts["units"] = self.units.kept()
         parts["restarts"] = {name: getattr(self.restarts, name) for name in ("turn", "away", "open")}
         return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
     def counts(self) -> dict[str, Any]:
-        counts = {"age": self.age, "due": self.due, "replacements": self.replacements, "pools": self.pools}
-        return counts | {"last": self.scan.last}
+        return {"age": self.age, "due": self.due, "replacements": self.replacements, "last": self.scan.last}
 
     def set_counts(self, found: Mapping[str, Any]) -> None:
         self.age, self.due, self.replacements = found["age"], found["due"], found["replacements"]
-        self.scan.last, self.pools = found["last"], found.get("pools", 0)  # absent from before units were there
+        self.scan.last = found["last"]
 
     # --- replacement --------------------------------------------------------------------------------------------
 
@@ -234,7 +230,6 @@ class Learner(Descent[Info]):
             return
         if source.left == 0:
             source.fill()
-            self._look_at_units()
             if self.restarts.wanted:
                 (self.restart if self.step_count else self.restart_all)()
         if self.form == "literal" and self.step_count > 0:
@@ -248,15 +243,6 @@ class Learner(Descent[Info]):
         self.count.fill_(count)
         self.replace_rows()
         self.due, source.left, self.age = self.due - count, source.left - count, 0
-
-    def _look_at_units(self) -> None:
-        """In the pool that has come."""
-        if not self.units.mean:
-            return
-        self.watch()
-        self.pools += 1
-        if self.pools % EVERY == 0:
-            self.units.renew()
 
     @torch.no_grad()
     def _shuffle(self) -> None:
@@ -309,8 +295,6 @@ class Learner(Descent[Info]):
         start = model.start_score(name, restarts.targets()) if self.learns_start[name] else None
         if start is not None:
             objective = objective - start.sum() / self.batch_size
-        held = self.units.term(name, distribution)
-        objective = objective if held is None else objective + held
         return distribution, objective, -scores.detach().sum() / self.batch_size
 
     @torch.no_grad()

@@ -11,19 +11,18 @@ what the decoder leaves of the data has the variance r^2 along some direction,
 (the variance of what it says of data, k^2 (b^2 S + r^2), and of its own noise, S s^2 / (b^2 S + s^2)). Neighbouring
 pixels leave the same, so along smooth directions r > s, and codes grow from round to round.
 
-So where z learns, its loss has one more term. With m the mean and C = V diag(l) V^T the covariance of the codes of
-completed examples, and mu the means that the conditional gives to the rows of the batch, it is
+So the completed examples have their codes changed by such a map: m is their mean, and A, with their covariance
+C = V diag(l) V^T,
 
-    PULL E [(mu - m)^T P (mu - m) / 2 + m^T mu],    P = V diag(max(0, 1 - 1/l)) V^T,
+    A = V diag(min(1, l^(-1/2))) V^T,
 
-whose gradient in mu is PULL (P (mu - m) + m): directions with a variance over one shrink, others, which may say
-nothing, are left as they are, and the mean goes to zero. It is small beside the likelihood, which has a say wherever
-the conditional learns from draws, and holds what it does elsewhere: on the data themselves, from which it learns only
-by way of what others draw. (Completed codes that were brought to these units by a map instead, z -> A (z - m), said
-ever less at full size, learned from or not: RESULTS.)
+lets no direction have a variance over one; those under it, which may say nothing, are left as they are. The other
+groups learn from codes in these units, and the conditional of z from what these then draw: so it comes to draw such
+codes itself, and the map nears the identity. (It must not learn from the changed codes of data directly. These are its
+own draws, noise and errors included, and learned from again and again they say ever less: RESULTS.)
 
-Moments are running means over pools of completed examples, and P follows them every so often (on the host's call, since
-eigenvalues cannot be recorded in a graph).
+Moments are running means over pools, and the map follows them every so often (on the host's call, since eigenvalues
+cannot be recorded in a graph).
 """
 
 from __future__ import annotations
@@ -32,15 +31,13 @@ import math
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
 
-from paracond.families import Distribution, Gaussian, Real
+from paracond.families import Real
 from paracond.joint import JointModel
 from paracond.state import InputError, Mask, State
 
-PULL = 0.3
 WEIGHT = 0.02  # of a pool in the moments
-EVERY = 16  # pools, between two looks at the eigenvalues
+EVERY = 16  # pools, between two maps
 
 
 class Units:
@@ -57,34 +54,27 @@ class Units:
         device, dtype = model.device, model.dtype
         self.mean = {name: torch.zeros(n, device=device, dtype=dtype) for name, n in sizes.items()}
         self.covariance = {name: torch.eye(n, device=device, dtype=dtype) for name, n in sizes.items()}
-        self.excess = {name: torch.zeros_like(one) for name, one in self.covariance.items()}  # P
+        self.map = {name: torch.eye(n, device=device, dtype=dtype) for name, n in sizes.items()}
 
     @torch.no_grad()
-    def watch(self, pool: State) -> None:
-        """Let the moments follow those of a completed pool."""
+    def hold(self, pool: State) -> None:
+        """Change the codes of a completed pool, in place. They count as fresh draws as before."""
         for name, mean in self.mean.items():
             codes = pool[name].flatten(1)
             mean.lerp_(codes.mean(0), WEIGHT)
             centred = codes - mean
             self.covariance[name].lerp_(centred.T @ centred / len(codes), WEIGHT)
+            pool[name].copy_((centred @ self.map[name]).view_as(pool[name]))
 
     @torch.no_grad()
     def renew(self) -> None:
-        """Let P follow the moments."""
+        """Let the maps follow the moments."""
         for name, covariance in self.covariance.items():
             values, vectors = torch.linalg.eigh(covariance.double())
-            self.excess[name].copy_(vectors * (1 - 1 / values.clamp(min=1)) @ vectors.T)
-
-    def term(self, name: str, given: Distribution) -> Tensor | None:
-        """What the loss of the group `name` has besides, from its distribution in the batch; None for other groups."""
-        if name not in self.mean:
-            return None
-        assert isinstance(given, Gaussian)
-        mu, mean = given.mu.flatten(1), self.mean[name]
-        centred = mu - mean
-        return PULL * (0.5 * (centred @ self.excess[name] * centred).sum(1) + mu @ mean).mean()
+            shrunk = vectors * values.clamp(min=1).rsqrt() @ vectors.T
+            self.map[name].copy_(shrunk)
 
     def kept(self) -> State:
-        """All that the next update depends on, by name."""
-        parts = {"mean": self.mean, "covariance": self.covariance, "excess": self.excess}
+        """All that the next pool depends on, by name."""
+        parts = {"mean": self.mean, "covariance": self.covariance, "map": self.map}
         return {f"{part}_{name}": value for part, named in parts.items() for name, value in named.items()}

@@ -97,7 +97,6 @@ FACES = Design(
     updates=12_000,
     mirrored=True,
     encoder_warm_up=0.25,
-    chain_length=4.0,
     completed_by="average",
 )
 DESIGNS = {"fashion": FASHION, "faces": FACES}
