@@ -18,8 +18,9 @@ C = V diag(l) V^T,
 
 lets no direction have a variance over one; those under it, which may say nothing, are left as they are. The other
 groups learn from codes in these units, and the conditional of z from what these then draw: so it comes to draw such
-codes itself, and the map nears the identity. (It must not learn from the changed codes of data directly. These are its
-own draws, noise and errors included, and learned from again and again they say ever less: RESULTS.)
+codes itself. It does not learn from the changed codes of data directly: these are its own draws, noise and errors
+included, and codes that were learned from said next to nothing at full size (RESULTS; no way to hold real codes that
+was tried so far is good).
 
 Moments are running means over pools, and the map follows them every so often (on the host's call, since eigenvalues
 cannot be recorded in a graph).
