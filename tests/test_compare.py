@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import assert_mean
 from test_images import write_idx
 
 import paracond as pc
@@ -15,7 +16,7 @@ from paracond import cli
 from paracond.metrics import Extractor
 from paracond.recipes import compare, compare_model, compare_table
 from paracond.recipes import compare_measures as measures
-from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
+from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, noisy, rates_of, small, steps_of
 
 
 def bits_model(scale=0.5, seed=0):
@@ -117,6 +118,22 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     assert set(learners["ours"].completion.units.mean) == ({"z"} if name == "faces" else set())
     scales = {learner.model.variables["x"].scale for learner in learners.values()}
     assert scales == {DESIGNS[name].scale} and isinstance(DESIGNS[name].scale, float)
+
+
+@pytest.mark.parametrize("method", ["vae", "symmetric", "ours"])
+def test_images_may_be_given_noise_the_same_for_all_methods(method):
+    """White, of the deviation that the design says, in what is learned from and in what codes are measured of."""
+    design = replace(small(DESIGNS["fashion"]), noise=0.2, batch_size=64)
+    data = pc.Data({"x": torch.full((64, 1, 28, 28), 0.5), "c": torch.zeros(64).long()})
+    pictures = Pictures(data, data, pc.Categorical(10), lambda c: c, 10)
+    learner = make_learner(design, pictures, method, pc.Engine("cpu"), seed=3)
+    learner.completion.fill()
+    for images in (learner.completion.pool["x"], noisy(design, data, seed=4).state["x"]):
+        noise = (images - 0.5).view(-1, 1)
+        assert_mean(noise, torch.zeros(1))
+        assert_mean(noise.square(), torch.full((1,), 0.04))
+        assert_mean(noise[1:] * noise[:-1], torch.zeros(1))
+    assert torch.equal(noisy(replace(design, noise=0.0), data, seed=4).state["x"], data.state["x"])
 
 
 @pytest.mark.parametrize("codes", [6, (2, 8, 8)])

@@ -29,7 +29,17 @@ from paracond.metrics import FID, Extractor
 from paracond.recipes import compare_measures as measures
 from paracond.recipes import compare_report as report
 from paracond.recipes import images_report
-from paracond.recipes.compare_model import DESIGNS, LOADERS, METHODS, Design, Pictures, make_learner, small, steps_of
+from paracond.recipes.compare_model import (
+    DESIGNS,
+    LOADERS,
+    METHODS,
+    Design,
+    Pictures,
+    make_learner,
+    noisy,
+    small,
+    steps_of,
+)
 from paracond.recipes.compare_table import Run, summary
 from paracond.recipes.images import Milestones, Unfinished, train
 from paracond.results import BoxedConfig, Metric, Outcome, choose_device, command, commit, hardware, plain
@@ -249,9 +259,9 @@ def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, di
         "seconds_10k_limiting": seconds * 10_000 / count,
         "gap": measures.gap(model, state, steps=session.most(50, 2), chains=session.most(512, 8)),
         "half_accuracy": measures.half_accuracy(model, pictures, state, session.most(10_000, 50)),
-        "bits": measures.bits(model, pictures.test[: session.most(2000, 50)]),
+        "bits": measures.bits(model, noisy(session.design, pictures.test[: session.most(2000, 50)], run.seed)),
     }
-    real = measures.coded(model, examples(pictures, count, run.seed), run.seed)
+    real = measures.coded(model, examples(session, count, run.seed), run.seed)
     found["disagreement"] = measures.disagreement(real["z"], state["z"])
     samples = {"limiting": images[:40], "reconstruction": measures.shown(model, real)[:40].cpu()}
     if run.method != "ours":
@@ -282,10 +292,11 @@ def elsewhere(
     return found
 
 
-def examples(pictures: Pictures, count: int, seed: int) -> pc.Data:
+def examples(session: Session, count: int, seed: int) -> pc.Data:
     """Training images, chosen at random."""
-    rows = torch.randperm(len(pictures.train), generator=torch.Generator().manual_seed(seed))[:count]
-    return pictures.train[rows]
+    train = session.pictures.train
+    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:count]
+    return noisy(session.design, train[rows], seed)
 
 
 # --- the page ---------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ import torch
 
 import paracond as pc
 from paracond import datasets
+from paracond.augment import Noise, in_turn
 from paracond.datasets.faces import SIZE, load, of_split
 from paracond.descent import Descent
 from paracond.families import Gaussian
@@ -72,6 +73,8 @@ class Design:
     """of each conditional"""
     mirrored: bool = False
     """whether half of the examples are mirrored each time they are used"""
+    noise: float = 0.0
+    """that images are given each time they are used: what a sigma wider than what the decoder leaves says they have"""
     estimator: str | None = None
     """of the VAE's gradient (see `directed`)"""
     encoder_warm_up: float = 0.0
@@ -192,7 +195,7 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
         "learning_rate": rates_of(design, method),
         "optimiser": adam,
         "average": design.average,
-        "augment": Moved(0, True, engine.device) if design.mirrored else None,
+        "augment": in_turn([*([Moved(0, True, engine.device)] if design.mirrored else []), *noise_of(design)]),
         "engine": engine,
         "seed": seed,
     }
@@ -203,6 +206,19 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
     lasting = None if design.lasting is None else pc.Lasting(*design.lasting)
     options |= {"lasting": lasting, "completed_by": design.completed_by, "units": ("z",) if design.units else ()}
     return pc.Learner(model, pictures.train, chain_length=design.chain_length, **options)
+
+
+def noise_of(design: Design) -> list[Noise]:
+    return [Noise("x", design.noise)] if design.noise else []
+
+
+def noisy(design: Design, data: pc.Data, seed: int) -> pc.Data:
+    """Data as the methods learn from them, but for mirrors."""
+    generator = torch.Generator().manual_seed(seed)
+    state = data.state
+    for step in noise_of(design):
+        state = step(state, generator)
+    return pc.Data(state, data.mask)
 
 
 def rates_of(design: Design, method: str) -> dict[str, pc.schedules.Schedule]:
