@@ -179,6 +179,8 @@ def test_a_ceiling_bounds_the_scale_and_keeps_its_start():
         (lambda: pc.Real(3, scale=-1.0), "positive number"),
         (lambda: pc.Real(3, initial_scale=1e-4), "initial_scale > floor"),
         (lambda: pc.Real(3, ceiling=0.01), "a ceiling over initial_scale"),
+        (lambda: pc.Real(3, bounds=(1.0, 0.0)), r"a low and a high number, found \(1.0, 0.0\)"),
+        (lambda: pc.Real(3, bounds=1.0), "a low and a high number, found 1.0"),
         (lambda: pc.Binary(17).values(), "too many to enumerate"),
         (lambda: pc.Real(3).values(), "no finite set"),
         (lambda: family_from({"class": "Poisson"}), "unknown Family 'Poisson'"),

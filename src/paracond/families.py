@@ -370,10 +370,9 @@ class Real(Family):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bounds is not None and not (
-            len(self.bounds) == 2 and -math.inf < self.bounds[0] < self.bounds[1] < math.inf
-        ):
-            raise InputError(f"bounds of Real are a low and a high number, found {self.bounds}")
+        pair = isinstance(self.bounds, tuple) and len(self.bounds) == 2
+        if self.bounds is not None and not (pair and -math.inf < self.bounds[0] < self.bounds[1] < math.inf):
+            raise InputError(f"bounds of Real are a low and a high number, found {self.bounds!r}")
         fixed = isinstance(self.scale, (int, float)) and not isinstance(self.scale, bool)
         if not (fixed and 0 < float(self.scale) < math.inf) and self.scale not in ("element", "coordinate", "learned"):
             raise InputError(
