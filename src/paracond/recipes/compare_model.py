@@ -12,7 +12,7 @@ Real codes begin as the prior has them: the means that the untrained encoder giv
 white (`whiten`), and its learning rate grows from zero, so that the decoder first learns to read codes that say much.
 Without it codes of the VAE took long to fill the prior, and those of the others were ignored. Codes of Symmetric and of
 ours are those of their averaged encoders; those of ours are held in their units, or they would run away (see `units`).
-Means of the pixels of faces are bounded, or chains of all methods would leave them (see `Real`).
+Means of the pixels of faces are bounded, so that no chain can leave them by more than its noise (see `Real`).
 
 Fashion-MNIST has 147 bits z, in three maps that keep their place in the image, and a uniform prior; faces have a real z
 and a standard normal one. Bits without a place favoured the VAE in small trials, perhaps because its encoder alone is
