@@ -116,8 +116,15 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
         make_learner(design, pictures, "gan", pc.Engine("cpu"), seed=3)
     assert make_model(design, condition).conditions["c"].default is None
     assert set(learners["ours"].completion.units.mean) == ({"z"} if name == "faces" else set())
-    scales = {learner.model.variables["x"].scale for learner in learners.values()}
-    assert scales == {DESIGNS[name].scale} and isinstance(DESIGNS[name].scale, float)
+    scales = {m: learner.model.variables["x"].scale for m, learner in learners.items()}
+    assert scales == {m: DESIGNS[name].of(m).scale for m in learners}
+
+
+def test_a_method_may_have_settings_of_its_own():
+    design = replace(DESIGNS["fashion"], scale=0.2, apart={"symmetric": {"scale": 0.1}})
+    assert [design.of(method).scale for method in ("vae", "symmetric", "ours")] == [0.2, 0.1, 0.2]
+    assert design.of("symmetric").apart == {}
+    assert design.of("vae") == replace(design, apart={})
 
 
 @pytest.mark.parametrize("method", ["vae", "symmetric", "ours"])

@@ -22,9 +22,10 @@ order of the methods in view (RESULTS says what was tried).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -84,11 +85,15 @@ class Design:
     lasting: tuple[float, float] | None = None
     """share of the batch of ours whose chains last so many times longer (see `lasting`)"""
     completed_by: str = "model"
-    """which parameters of ours complete examples (see `Learner`)"""
+    """which parameters of ours and of Symmetric complete examples (see `Learner`, `Symmetric`)"""
     units: bool = False
     """whether ours holds codes in their units (see `units`)"""
-    symmetric_completed_by: str = "model"
-    """which parameters of Symmetric do (see `Symmetric`)"""
+    apart: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """what one method has otherwise: by its name, changes of the above"""
+
+    def of(self, method: str) -> Design:
+        """As this method has it."""
+        return replace(self, apart={}, **self.apart.get(method, {}))
 
 
 FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.12, width=96)
@@ -106,7 +111,6 @@ FACES = Design(
     chain_length=4.0,
     completed_by="average",
     units=True,
-    symmetric_completed_by="average",
 )
 DESIGNS = {"fashion": FASHION, "faces": FACES}
 
@@ -185,6 +189,7 @@ def whiten(model: pc.JointModel, data: pc.Data, rows: int = 2000, floor: float =
 def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Descent:
     if method not in METHODS:
         raise InputError(f"a method is one of {', '.join(METHODS)}, found {method!r}")
+    design = design.of(method)
     torch.manual_seed(seed)
     model = make_model(design, pictures.condition).to(engine.device)
     model.fit_starts(pictures.train, seed=0)
@@ -202,7 +207,7 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
     if method == "vae":
         return pc.VAE(model, pictures.train, estimator=design.estimator, **options)
     if method == "symmetric":
-        return pc.Symmetric(model, pictures.train, completed_by=design.symmetric_completed_by, **options)
+        return pc.Symmetric(model, pictures.train, completed_by=design.completed_by, **options)
     lasting = None if design.lasting is None else pc.Lasting(*design.lasting)
     options |= {"lasting": lasting, "completed_by": design.completed_by, "units": ("z",) if design.units else ()}
     return pc.Learner(model, pictures.train, chain_length=design.chain_length, **options)
