@@ -74,7 +74,7 @@ def main(config: Config) -> None:
                 f"{name} was begun before, or by another command: remove {config.out / name} to try again", flush=True
             )
             continue
-        session.design = changed(preset.of(method), changes)
+        session.design = changed(preset, changes)
         found = tried(session, Run(config.dataset, method, config.seed), config.out / name)
         longest = max(longest, time.perf_counter() - since)
         line = {"name": name, "dataset": config.dataset, "method": method, "changes": changes} | found
@@ -114,7 +114,7 @@ def tried(session: compare.Session, run: Run, folder: Path) -> dict:
     numbers, pictures = compare.measured(session, run, model)
     rows = {how: images[:16] for how, images in pictures.items()}
     (folder / "images.png").write_bytes(png(images_report.grid(list(rows.values()), names=list(rows), inches=0.6)))
-    real = measures.coded(model, compare.examples(session, run, 10_000), run.seed)
+    real = measures.coded(model, compare.examples(session, 10_000, run.seed), run.seed)
     numbers |= session.score("reconstruction", measures.shown(model, real))
     with torch.no_grad():
         sigma = float(model("x", take(real, slice(2))).log_scale.exp().mean())

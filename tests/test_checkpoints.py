@@ -90,7 +90,6 @@ def picture(learner):
             "faults": plain(learner.faults),
             **{n: getattr(learner, n) for n in ("batch", "redrawn", "updates")},
             "pool": {n: getattr(learner.completion, n) for n in ("pool", "mask", "redrawn", "kept", "turns")},
-            "units": learner.completion.units.kept(),
             "beside": picture_beside(learner.beside) if learner.beside else None,
         }
     )
@@ -130,7 +129,6 @@ def some(rows, generator, device):
     return torch.rand(rows, 3, generator=generator, device=device) < 0.5
 
 
-CODES = {**VARIABLES, "z": pc.Real(4, scale=0.5)}
 RESTARTS = [
     pc.Restart(0.25, "x", some),
     pc.Restart(0.125, "x", some, after=9),
@@ -141,7 +139,6 @@ OPTIONS += [
     {"beside": True, "completion_steps": 3},
     {"completed_by": "average", "completion_steps": 2},
     {"lasting": pc.Lasting(0.4, 20)},
-    *({"variables": CODES, "units": ["z"], "chain_length": 1, "beside": beside} for beside in (False, True)),
     {"begins": True, "restarts": RESTARTS, "beside": True},
     {"beside": True, "completion_steps": 2, "warm": ["c", "z"], "draw": "after"},
     {"beside": True, "form": "literal", "batch_size": 100, "chain_length": 5},

@@ -583,8 +583,6 @@ def good():
         (good, {"completed_by": "luck"}, "completed_by must be"),
         (good, {"warm": ["b"]}, "'b' cannot be kept warm: it is nowhere missing"),
         (good, {"warm": ["q"]}, "'q' cannot be kept warm: it is no group of the model"),
-        (good, {"units": ["q"]}, "'q' has no units to hold: it is no group of the model"),
-        (good, {"units": ["b"]}, "'b' has no units to hold: these are of Real groups that are observed nowhere"),
         (good, {"average": 2.0}, "average must be in"),
         (good, {"chain_length": "long"}, "chain_length must be a number or a function of the step, found 'long'"),
         (good, {"learning_rate": {"y": 0.1}}, "unknown variable 'y'"),

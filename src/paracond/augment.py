@@ -8,8 +8,6 @@ random can be caught far from them. A condition t chooses a level; at level t th
 and the model learns p(. | t) for all of them. Wide noise lets every conditional see states far from the data, and
 teaches it the way back. Level 0 has no noise: with t = 0, the default of the condition, the joint is the data's.
 
-`Noise` is the case of one level for all, of which no condition tells: what is learned is then the joint of noisy data.
-
 Shifts move an image by whole pixels; what comes in is empty. They enlarge the training set of a classifier, and a
 condition tells shifted images from those as they were, so that generated ones stay in their place.
 """
@@ -71,18 +69,6 @@ class NoiseLevels:
             return value + scale * torch.empty_like(value).normal_(generator=generator)
         flip = torch.empty_like(value).uniform_(generator=generator) < scale
         return torch.where(flip, 1 - value, value)
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Adds noise of this deviation to the Real group `name`."""
-
-    name: str
-    scale: float
-
-    def __call__(self, state: State, generator: torch.Generator) -> State:
-        value = state[self.name]
-        return {**state, self.name: value + self.scale * torch.empty_like(value).normal_(generator=generator)}
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ class Beside:
         generator: torch.Generator,
         host: torch.Generator,
         warm: Iterable[str] = (),
-        units: Iterable[str] = (),
     ):
         self.model, self.faults, self.left = model, faults, 0
         self.engine = engine.another()
@@ -52,7 +51,7 @@ class Beside:
             working = self.engine.working(self.still)
             sources = self.engine, Faults(self.still, self.engine), self.generator, host
             what = self.still, data, size, steps, augment
-            self.completion = Completion(*what, working, *sources, warm=warm, units=units)
+            self.completion = Completion(*what, working, *sources, warm=warm)
         self.engine.meet()
         for name in model.names:
             self.engine.fused(working.model.conditional(name).network)

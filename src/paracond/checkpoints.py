@@ -179,7 +179,6 @@ def _buffers(learner: Descent) -> dict[str, Tensor]:
         "pool_mask": learner.completion.mask,
         "pool_redrawn": learner.completion.redrawn,
         "kept": learner.completion.kept,
-        "units": learner.completion.units.kept(),
         "learner": {"index": learner.completion.index, "visited": learner.completion.visited},
         "faults": {"clock": learner.faults.clock, "first": learner.faults.first},
         **_buffers_beside(learner.beside),
@@ -233,7 +232,6 @@ def _counters(learner: Descent) -> dict:
     found = {
         "step_count": learner.step_count,
         "left": learner.completion.left,
-        "fills": learner.completion.fills,
         "threads": torch.get_num_threads(),
         "updates": learner.updates,
         **learner.counts(),
@@ -245,7 +243,6 @@ def _counters(learner: Descent) -> dict:
 
 def _set_counters(learner: Descent, found: Mapping) -> None:
     learner.step_count, learner.completion.left = found["step_count"], found["left"]
-    learner.completion.fills = found.get("fills", 0)  # absent in checkpoints from before units were there
     learner.set_counts(found)
     learner.updates.update(found["updates"])
     torch.set_num_threads(found["threads"])  # sums depend on it in their last digits

@@ -7,8 +7,7 @@ Examples are completed a whole batch at a time, into a pool from which the next 
 small batches would be much dearer. Their draws are then as old as the pool.
 
 Groups that are kept `warm` do not start anew each time an example comes round: completion goes on from what it drew the
-last time, so that few steps per pass add up to a long chain (the paper's idea of caching, appendix D). Real latents may
-be held in their units (see `units`).
+last time, so that few steps per pass add up to a long chain (the paper's idea of caching, appendix D).
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from paracond.engine import Engine, Working
 from paracond.faults import Faults
 from paracond.joint import JointModel, one_row
 from paracond.state import Data, InputError, Mask, State, merge, take
-from paracond.units import EVERY, Units
 
 Augment = Callable[[State, torch.Generator], State]
 
@@ -50,7 +48,6 @@ class Completion:
         generator: torch.Generator,
         host: torch.Generator,
         warm: Iterable[str] = (),
-        units: Iterable[str] = (),
     ):
         self.model, self.size, self.steps, self.augment, self.working = model, size, steps, augment, working
         self.engine, self.faults, self.generator, self.host = engine, faults, generator, host
@@ -71,8 +68,6 @@ class Completion:
         self.mask, self.redrawn = flags(self.pool), flags(self.pool)
         self.kept = self._make_kept(warm)
         self.visited = torch.zeros(self.rows if self.kept else 0, dtype=torch.bool, device=model.device)
-        self.units, self.fills = Units(model, units, self.observed), 0
-        self._hold = engine.program(lambda: self.units.hold(self.pool), generator)
         self._start = engine.program(self._start_pool, generator)
         self._keep = engine.program(self._keep_pool, generator) if self.kept else None
         self._complete = {n: engine.program(partial(self._complete_pool, n), generator) for n in self.missing}
@@ -102,18 +97,9 @@ class Completion:
             self._complete[name]()
             del self.turns[0]  # now: a redraw that was not finite is not counted
         if not self.turns:
-            self._end()
-
-    def _end(self) -> None:
-        """All groups of the pool are redrawn."""
-        self.fills += 1
-        if self.units.mean:
-            if self.fills % EVERY == 0:
-                self.units.renew()
-            self._hold()
-        if self._keep is not None:
-            self._keep()
-        self.left = self.size
+            if self._keep is not None:
+                self._keep()
+            self.left = self.size
 
     def _make_kept(self, warm: Iterable[str]) -> State:
         """Room for the completed values of every example."""

@@ -75,11 +75,10 @@ class Learner(Descent[Info]):
     learned. Layers with a randomness of their own (dropout, noise, jitter) draw from torch's generator, which
     `torch.manual_seed` seeds; all else follows `seed`. Completion of the groups named in `warm` goes on where it
     stopped when the example was last used. `completed_by` says by which parameters: those of the "model" as it is, or
-    their "average", which moves slowly. Real latents that are never observed ran away without that; those named in
-    `units` are held besides (see `units`). With `beside`, the next examples are completed while the former are learned
-    from (see `beside`), on CUDA at the same time; what they are completed with is then older by one pool.
-    `augment(state, generator)` may change examples (their observed values) each time they are used. `engine` says how
-    updates run (see `engine`).
+    their "average", which moves slowly (real latents that are never observed run away less so). With `beside`, the next
+    examples are completed while the former are learned from (see `beside`), on CUDA at the same time; what they are
+    completed with is then older by one pool. `augment(state, generator)` may change examples (their observed values)
+    each time they are used. `engine` says how updates run (see `engine`).
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class Learner(Descent[Info]):
         completion_steps: int = 1,
         warm: Iterable[str] = (),
         completed_by: str = "model",
-        units: Iterable[str] = (),
         beside: bool = False,
         batch_size: int = 256,
         form: str = "running",
@@ -129,29 +127,22 @@ class Learner(Descent[Info]):
         self.scan = Scan(model.names, model.alpha, scan, self.host)
         self.age = 0
         by = self._completing(completed_by)
-        self._make_source(by, data, completion_steps, augment, beside, tuple(warm), tuple(units))
+        self._make_source(by, data, completion_steps, augment, beside, tuple(warm))
         self._make_buffers(lasting, restarts)
 
     def _make_source(
-        self,
-        by: JointModel,
-        data: Data,
-        steps: int,
-        augment: Augment | None,
-        beside: bool,
-        warm: tuple[str, ...],
-        units: tuple[str, ...],
+        self, by: JointModel, data: Data, steps: int, augment: Augment | None, beside: bool, warm: tuple[str, ...]
     ) -> None:
         """`source` is what fresh rows come from, `completion` what makes them, `by` this model."""
         what = data, self.batch_size, steps, augment
         how = self.engine, self.faults, self.generator, self.host
         self.source: Completion | Beside
         if beside:
-            self.source = self.beside = Beside(by, *what, *how, warm=warm, units=units)
+            self.source = self.beside = Beside(by, *what, *how, warm=warm)
             self.completion = self.beside.completion
         else:
             working = self._working_of(by)
-            self.source = self.completion = Completion(by, *what, working, *how, warm=warm, units=units)
+            self.source = self.completion = Completion(by, *what, working, *how, warm=warm)
 
     def _make_buffers(self, lasting: Lasting | None, restarts: Sequence[Restart]) -> None:
         """Tensors that stay where they are, for the programs that work on them."""

@@ -36,7 +36,6 @@ from paracond.recipes.compare_model import (
     Design,
     Pictures,
     make_learner,
-    noisy,
     small,
     steps_of,
 )
@@ -162,9 +161,7 @@ def chosen(config: Config, name: str) -> Design:
         "scale": config.sigma,
         "completed_by": config.completed_by,
     }
-    asked = {name: value for name, value in asked.items() if value}
-    apart = {method: {n: v for n, v in own.items() if n not in asked} for method, own in design.apart.items()}
-    return replace(design, **asked, apart=apart)  # type: ignore[arg-type]
+    return replace(design, **{name: value for name, value in asked.items() if value})  # type: ignore[arg-type]
 
 
 def open_session(config: Config, name: str) -> Session:
@@ -197,14 +194,14 @@ def of_run(session: Session, run: Run, end: float) -> dict:
     """What was found of a run, in this time box or a former one."""
     folder = session.config.out / run.dataset / run.name
     if (folder / "found.json").is_file():
-        return former(session, run, folder)
+        return former(session, folder)
     left = (end - time.monotonic()) / 60
     if left <= 0:
         raise Unfinished(f"the time is over before {run.dataset} {run.name}; continue with --resume")
     print(f"{run.dataset} {run.name}", flush=True)
     model, milestones = trained(session, run, folder, left)
     numbers, pictures = measured(session, run, model)
-    numbers |= {"seconds_train": milestones.trained, "curve": milestones.found, "design": str(session.design.of(run.method))}
+    numbers |= {"seconds_train": milestones.trained, "curve": milestones.found, "design": str(session.design)}
     numbers["origin"] = {"command": command(), "commit": commit(), "hardware": hardware(session.device)}
     save_file({name: images.contiguous() for name, images in pictures.items()}, folder / "pictures.safetensors")
     (folder / "found.json").write_text(json.dumps(numbers, indent=1) + "\n")
@@ -213,12 +210,12 @@ def of_run(session: Session, run: Run, end: float) -> dict:
     return numbers
 
 
-def former(session: Session, run: Run, folder: Path) -> dict:
+def former(session: Session, folder: Path) -> dict:
     """What was found before, if that may be taken."""
     numbers = json.loads((folder / "found.json").read_text())
     if not session.config.resume:
         raise InputError(f"{folder} has results: go on with --resume, or give another --out")
-    if numbers["design"] != str(session.design.of(run.method)):
+    if numbers["design"] != str(session.design):
         raise InputError(f"{folder} has results of another design, {numbers['design']}: give another --out")
     return numbers
 
@@ -232,7 +229,7 @@ class Box:
 
 
 def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[pc.JointModel, Milestones]:
-    config, design = session.config, session.design.of(run.method)
+    config, design = session.config, session.design
     if run.length is not None:
         design = replace(design, chain_length=float(run.length))
 
@@ -256,7 +253,7 @@ def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[p
 
 def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, dict[str, Tensor]]:
     """All numbers of a trained model, and some pictures."""
-    config, pictures, design = session.config, session.pictures, session.design.of(run.method)
+    config, pictures = session.config, session.pictures
     count, sweeps = session.most(config.generated, 64), session.most(measures.SWEEPS, 3)
     c = measures.conditions_of(pictures, count, run.seed).to(session.device)
     state, images, seconds = measures.timed(model, lambda: measures.limiting(model, c, run.seed, sweeps))
@@ -264,9 +261,9 @@ def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, di
         "seconds_10k_limiting": seconds * 10_000 / count,
         "gap": measures.gap(model, state, steps=session.most(50, 2), chains=session.most(512, 8)),
         "half_accuracy": measures.half_accuracy(model, pictures, state, session.most(10_000, 50)),
-        "bits": measures.bits(model, noisy(design, pictures.test[: session.most(2000, 50)], run.seed)),
+        "bits": measures.bits(model, pictures.test[: session.most(2000, 50)]),
     }
-    real = measures.coded(model, examples(session, run, count), run.seed)
+    real = measures.coded(model, examples(session, count, run.seed), run.seed)
     found["disagreement"] = measures.disagreement(real["z"], state["z"])
     samples = {"limiting": images[:40], "reconstruction": measures.shown(model, real)[:40].cpu()}
     if run.method != "ours":
@@ -297,11 +294,10 @@ def elsewhere(
     return found
 
 
-def examples(session: Session, run: Run, count: int) -> pc.Data:
+def examples(session: Session, count: int, seed: int) -> pc.Data:
     """Training images, chosen at random."""
     train = session.pictures.train
-    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(run.seed))[:count]
-    return noisy(session.design.of(run.method), train[rows], run.seed)
+    return train[torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:count]]
 
 
 # --- the page ---------------------------------------------------------------------------------------------------
