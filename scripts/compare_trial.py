@@ -10,7 +10,6 @@ a trial that would end after `--seconds` is left out. Several such commands may 
 that no other has begun (OUT/NAME is the sign). Besides what the recipe measures:
 
     sigma                         of the pixels
-    reconstruction                FID of images decoded from codes of real ones
     code_mean, code_top           of codes of real images: mean size of their means, largest eigenvalue of their
                                   covariance (both about 0 to 1 under the prior; large where codes run away)
 """
@@ -21,7 +20,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -69,15 +68,17 @@ def main(config: Config) -> None:
         if since - began + longest > config.seconds:
             print(f"no time for {name}", flush=True)
             continue
+        design = changed(preset, changes)  # before the trial is taken: it may be refused
         if not begun(config.out / name):
             print(
                 f"{name} was begun before, or by another command: remove {config.out / name} to try again", flush=True
             )
             continue
-        session.design = changed(preset, changes)
+        session.design = design
         found = tried(session, Run(config.dataset, method, config.seed), config.out / name)
         longest = max(longest, time.perf_counter() - since)
-        line = {"name": name, "dataset": config.dataset, "method": method, "changes": changes} | found
+        line = {"name": name, "dataset": config.dataset, "method": method, "seed": config.seed, "changes": changes}
+        line |= found
         line |= {"commit": commit(), "hardware": hardware(session.device)}
         text = json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in line.items()})
         print(text, flush=True)
@@ -105,17 +106,19 @@ def changed(design: Design, changes: dict) -> Design:
         changes["latent"] = pc.Binary(changes.pop("bits"))
     if "codes" in changes:
         changes["latent"] = replace(FACES.latent, shape=changes.pop("codes"))
+    unknown = set(changes) - {field.name for field in fields(design)}
+    if unknown:
+        raise SystemExit(f"a design has no {', '.join(sorted(unknown))}")
     return replace(design, **changes)
 
 
 def tried(session: compare.Session, run: Run, folder: Path) -> dict:
-    model, milestones = compare.trained(session, run, folder, float("inf"))
+    model, milestones = compare.trained(session, run, session.design, folder, float("inf"))
     shutil.rmtree(folder / "checkpoint")
     numbers, pictures = compare.measured(session, run, model)
     rows = {how: images[:16] for how, images in pictures.items()}
     (folder / "images.png").write_bytes(png(images_report.grid(list(rows.values()), names=list(rows), inches=0.6)))
     real = measures.coded(model, compare.examples(session, 10_000, run.seed), run.seed)
-    numbers |= session.score("reconstruction", measures.shown(model, real))
     with torch.no_grad():
         sigma = float(model("x", take(real, slice(2))).log_scale.exp().mean())
     codes = measures.statistics(real["z"])

@@ -16,6 +16,7 @@ from paracond.metrics import Extractor
 from paracond.recipes import compare, compare_model, compare_table
 from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
+from paracond.recipes.compare_table import Run
 
 
 def bits_model(scale=0.5, seed=0):
@@ -40,8 +41,8 @@ def test_the_class_of_a_half_is_that_of_bayes_rule():
     visible = measures.top_half((1, 4, 3))
     assert visible.sum() == 6 and bool(visible[0, :2].all())
     images = torch.randn(5, 1, 4, 3, generator=torch.Generator().manual_seed(1)).double()
-    found = measures.class_evidence(model, codes, codes["c"], images, visible, 2)
     means = model("x", codes).mean
+    found = measures.class_evidence(means, 0.5, codes["c"], images, 2)
     for row, image in enumerate(images):
         each = (
             torch.distributions.Normal(means[:, visible], 0.5).log_prob(image[visible]).sum(1).view(2, 8).exp().mean(1)
@@ -58,35 +59,113 @@ def test_a_half_tells_the_class_where_it_can():
     data = pc.Data({"x": state["x"].float(), "c": c})
     pictures = Pictures(data, data, pc.Categorical(2), lambda c: c, 2)
     found = measures.half_accuracy(model, pictures, codes, rows)
-    evidence = measures.class_evidence(model, codes, codes["c"], state["x"], measures.top_half((1, 4, 3)), 2)
+    evidence = measures.class_evidence(model("x", codes).mean.detach(), 0.3, codes["c"], state["x"], 2)
     expected = float(evidence.softmax(1).max(1).values.mean())  # what the posterior says of its own decisions
     assert 0.55 < expected < 0.99 and abs(found - expected) < 5 * (0.25 / rows) ** 0.5
 
 
 def test_a_class_that_no_code_has_is_never_decided():
-    model, codes = bits_model(), all_codes()
-    codes = {name: value[:8] for name, value in codes.items()}  # of class 0 only
-    found = measures.class_evidence(model, codes, codes["c"], torch.zeros(3, 1, 4, 3), measures.top_half((1, 4, 3)), 2)
+    found = measures.class_evidence(torch.randn(8, 1, 4, 3), 0.5, torch.zeros(8).long(), torch.zeros(3, 1, 4, 3), 2)
     assert found.argmax(1).tolist() == [0, 0, 0]
 
 
 def test_a_sigma_of_its_own_for_every_pixel_is_refused():
-    model, codes = bits_model(), all_codes()
     groups = {"x": pc.Real((1, 4, 3)), "z": pc.Binary(3)}
-    other = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(groups, n)) for n, f in groups.items()})
-    codes = {n: codes[n].float() for n in groups}
+    model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(groups, n)) for n, f in groups.items()})
+    data = pc.Data({"x": torch.zeros(4, 1, 4, 3), "c": torch.zeros(4).long()})
+    codes = {name: all_codes()[name].float() for name in groups}
     with pytest.raises(pc.InputError, match="needs a Real x with one sigma for all"):
-        measures.class_evidence(other, codes, torch.zeros(16), codes["x"], measures.top_half((1, 4, 3)), 1)
-    assert model.variables["x"] != other.variables["x"]
+        measures.half_accuracy(model, Pictures(data, data, pc.Categorical(2), lambda c: c, 2), codes, 4)
 
 
-def test_disagreement_is_the_frechet_distance_over_the_variance():
-    """Two Gaussians of known moments: (1 + (2 - 1)^2 + (3 - 1)^2) / (1 + 1) for means (0, 0), (1, 0) and variances."""
+def test_real_images_tell_as_much_as_their_nearest_neighbours():
+    """With a narrow sigma Bayes' rule decides for the class of the nearest image; and what deciding blindly gives."""
+    generator = torch.Generator().manual_seed(3)
+    train, test = (
+        pc.Data({"x": torch.rand(n, 1, 4, 3, generator=generator), "c": torch.arange(n) % 3 % 2}) for n in (90, 60)
+    )
+    pictures = Pictures(train, test, pc.Categorical(2), lambda c: c, 2)
+    found = measures.told_by(train.state["x"], train.state["c"], 1e-3, pictures, 60)
+    upper = [data.state["x"][:, :, :2].flatten(1) for data in (train, test)]
+    nearest = torch.cdist(upper[1], upper[0]).argmin(1)
+    assert found == pytest.approx(float((train.state["c"][nearest] == test.state["c"]).float().mean()))
+    assert measures.majority(pictures) == pytest.approx(2 / 3)
+
+
+class Formula(pc.networks.Network):
+    """What a function says of one group."""
+
+    def __init__(self, reads, formula):
+        super().__init__()
+        self.reads, self.formula = (reads,), formula
+
+    def forward(self, others):
+        return self.formula(others[self.reads[0]])
+
+
+def formula_model(x_scale, z_scale, x_of_z, z_of_x, codes=1):
+    groups = {"x": pc.Real((1, 2, 1), scale=x_scale), "z": pc.Real(codes, scale=z_scale)}
+    networks = {"x": Formula("z", x_of_z), "z": Formula("x", z_of_x)}
+    conditionals = {name: pc.Conditional(family, networks[name]) for name, family in groups.items()}
+    return pc.JointModel(conditionals, conditions={"c": pc.Condition(pc.Categorical(2), None)})
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.1])
+def test_the_hidden_half_is_what_the_chain_says(shift):
+    """Two pixels are z with noise of .2, z is their mean with noise of .1. With the upper one, a, clamped, z' - a is
+    half of z - a and noise of variance .1^2 + .1^2, so that in the limit z has the mean a and this variance over
+    1 - 1/4; the mean of 400 chains is off by a twentieth of its deviation. The lower pixel is a + shift."""
+    model = formula_model(
+        0.2,
+        0.1,
+        lambda z: z.view(-1, 1, 1, 1).expand(-1, 1, 2, 1),
+        lambda x: x.flatten(1).mean(1, keepdim=True),
+    )
+    deviation = (0.02 / (1 - 1 / 4)) ** 0.5 / 20
+    upper = torch.linspace(0.4, 0.6, 200)
+    data = pc.Data({"x": torch.stack([upper, upper + shift], 1).view(-1, 1, 2, 1), "c": torch.zeros(200).long()})
+    pictures = Pictures(data, data, pc.Categorical(2), lambda c: c, 2)
+    found = measures.half_error(model, pictures, 200, sweeps=30, seed=1, chains=400)
+    assert found == pytest.approx((shift**2 + deviation**2) ** 0.5, rel=0.2)
+
+
+def test_disagreement_is_a_distance_in_units_of_the_clamped_codes():
+    """Two Gaussians of known moments: (1 + (2 - 1)^2 + (3 - 1)^2) / 2 for means (0, 0), (1, 0) and deviations (1, 1),
+    (2, 3); and the same in any other units."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(200_000, 2, generator=generator) for _ in range(2))
     assert measures.disagreement(a, a) == pytest.approx(0, abs=1e-9)
     moved = b * torch.tensor([2.0, 3.0]) + torch.tensor([1.0, 0.0])
     assert measures.disagreement(a, moved) == pytest.approx((1 + 1 + 4) / 2, rel=0.02)
+    units = torch.tensor([[30.0, 1.0], [0.0, 0.2]])
+    assert measures.disagreement(a @ units + 7, moved @ units + 7) == pytest.approx(
+        measures.disagreement(a, moved), rel=1e-3
+    )
+
+
+def test_a_bit_that_is_always_the_same_disagrees_by_what_one_in_all_would():
+    clamped = torch.tensor([[0.0, 0.0], [1.0, 0.0]]).repeat(500, 1)
+    other = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(500, 1)
+    assert measures.disagreement(clamped, clamped) == pytest.approx(0, abs=1e-6)
+    assert 100 < measures.disagreement(clamped, other) < 10_000
+
+
+def test_bits_of_correlated_codes_are_counted_once():
+    """Codes A u + noise of deviation s, u ~ N(0, 1) in one dimension, and c that shifts them all: given c they say
+    log(1 + |A|^2 / s^2) / 2 nats, however many coordinates say the same."""
+    rows, s = 20_000, 0.1
+    generator = torch.Generator().manual_seed(0)
+    u, c = torch.randn(rows, generator=generator), torch.arange(rows) % 2
+    model = formula_model(
+        1.0,
+        s,
+        lambda z: z[:, :1].view(-1, 1, 1, 1).expand(-1, 1, 2, 1),
+        lambda x: x[:, 0, 0] * torch.tensor([1.0, 2.0, 3.0]) + x[:, 0, 1],
+        codes=3,
+    )
+    data = pc.Data({"x": torch.stack([u, 5.0 * c], 1).view(-1, 1, 2, 1), "c": c})
+    exact = 0.5 * torch.log2(torch.tensor(1 + (1 + 4 + 9) / s**2))
+    assert measures.bits(model, data) == pytest.approx(float(exact), rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["fashion", "faces"])
@@ -172,14 +251,14 @@ def test_a_run_in_two_time_boxes(folder, unverified, capsys):
     ]
     options += ["--device", "cpu", "--seeds", "2", "--lengths", "1", "2"]
     cli.main([*options, "--minutes", "0"])
-    assert "the time is over before fashion vae-0; continue with --resume" in capsys.readouterr().out
+    assert "the time is over before fashion vae-1; continue with --resume" in capsys.readouterr().out
     cli.main([*options, "--methods", "vae"])
-    with pytest.raises(SystemExit, match="vae-0 has results: go on with --resume"):
+    with pytest.raises(SystemExit, match="vae-1 has results: go on with --resume"):
         cli.main(options)
-    before = (out / "fashion" / "vae-0" / "found.json").read_text()
+    before = (out / "fashion" / "vae-1" / "found.json").read_text()
     cli.main([*options, "--resume"])
-    assert (out / "fashion" / "vae-0" / "found.json").read_text() == before
-    with pytest.raises(SystemExit, match="vae-0 has results of another design"):
+    assert (out / "fashion" / "vae-1" / "found.json").read_text() == before
+    with pytest.raises(SystemExit, match="vae-1 was begun with updates 10 instead of 7: give another --out"):
         cli.main([*options, "--resume", "--updates", "7"])
     record = json.loads((out / "results.json").read_text())
     names = {metric["name"]: metric for metric in record["metrics"]}
@@ -187,7 +266,9 @@ def test_a_run_in_two_time_boxes(folder, unverified, capsys):
         for column in ("gap", "disagreement", "half_accuracy", "bits", "seconds_train", "seconds_10k_limiting"):
             assert names[f"fashion_{method}_{column}"]["std"] is not None
     assert "fashion_vae_seconds_10k_random" in names and "fashion_ours_seconds_10k_random" not in names
-    assert "fashion_ours_length_1_gap" in names and "fashion_ours_length_2_gap" not in names  # it is the usual one
+    first, length = (json.loads((out / "fashion" / run / "found.json").read_text()) for run in ("ours-1", "length-1-1"))
+    assert names["fashion_ours_length_2_gap"]["value"] == first["gap"]  # the usual one, of the first seed
+    assert names["fashion_ours_length_1_gap"]["value"] == length["gap"] and "chain_length=1.0" in length["design"]
     assert not list(out.glob("fashion/*/checkpoint"))
     assert (out / "report.html").read_text().count("data:image/png;base64,") == 1
 
@@ -234,30 +315,62 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monke
 
     monkeypatch.setattr(compare.Extractor, "load", classmethod(missing))
     (out / "results.json").unlink()
-    cli.main(["reproduce", "compare", *options, "--updates", "20", "--lengths", "1", "4", "--resume"])
+    cli.main(
+        ["reproduce", "compare", *options, "--generated", "50", "--updates", "20", "--lengths", "1", "4", "--resume"]
+    )
     record = json.loads((out / "results.json").read_text())
     assert {m["name"]: m for m in record["metrics"]} == metrics
-    assert {"command", "commit", "hardware"} == set(record["runs"]["fashion vae-0"]["origin"])
+    assert {"command", "commit", "hardware"} == set(record["runs"]["fashion vae-1"]["origin"])
 
 
 def test_orders_are_in_standard_errors():
-    """Means 10 and 14, deviations 1 and sqrt(3) over 4 seeds: 4 / sqrt((1 + 3) / 4) = 4."""
-    a = pc_metric("fashion_ours_limiting", [9.0, 10.0, 10.0, 11.0])
-    b = pc_metric("fashion_symmetric_limiting", [14.0] * 4)
-    (order,) = compare_table.orders("fashion", [a, compare.replace(b, std=3**0.5)])
-    spread = a.std**2 + 3
+    """Means 10 and 14, variances 1 over 3 seeds and 4 over 2: 4 / sqrt(1 / 3 + 4 / 2)."""
+    values = {"ours": [9.0, 10.0, 11.0], "symmetric": [14 - 2**0.5, 14 + 2**0.5], "vae": [20.0]}
+    found = {Run("fashion", m, k): {"limiting": v} for m, each in values.items() for k, v in enumerate(each)}
+    (order,) = compare_table.orders(found, "fashion")
     assert order.name == "fashion_ours_before_symmetric" and order.goal == 2.0
-    assert order.value == pytest.approx(4 / (spread / 4) ** 0.5)
+    assert order.value == pytest.approx(4 / (1 / 3 + 4 / 2) ** 0.5)
+    row = ["fashion, limiting", "20.00 (52.66)", "14.00 ± 2 (47.24)", "10.00 ± 1 (35.87)"]
+    assert compare_table.beside_the_paper(found)[1] == row
 
 
-def pc_metric(name, values):
-    return compare_table.over_seeds(name, values, "limiting")
-
-
-@pytest.mark.parametrize("change", [{"methods": ("gan",)}, {"seeds": 0}, {"lengths": (0,)}, {"methods": ()}])
-def test_what_is_refused(change, tmp_path):
-    with pytest.raises(pc.InputError, match="--methods are some of vae, symmetric, ours"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"methods": ("gan",)}, "--methods are some of vae, symmetric, ours, found 'gan'"),
+        ({"methods": ()}, "--methods are some of vae, symmetric, ours"),
+        ({"seeds": 0}, "--seeds must be at least 1, found 0"),
+        ({"lengths": (0, 2)}, "--lengths must be at least 1, found 0"),
+        ({"updates": 0}, "--updates must be at least 1, found 0"),
+        ({"generated": 1}, "--generated must be at least 2, found 1"),
+    ],
+)
+def test_what_is_refused(change, message, tmp_path):
+    with pytest.raises(pc.InputError, match=message):
         compare.main(compare.Config(out=tmp_path, **change))
+
+
+def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
+    """Cut off in the middle, too, where there are no results yet."""
+    out = folder / "out"
+    options = [
+        "reproduce",
+        "compare",
+        "--quick",
+        "--only",
+        "fashion",
+        "--data",
+        str(folder / "data"),
+        "--out",
+        str(out),
+    ]
+    options += ["--device", "cpu", "--seeds", "1", "--lengths", "--methods", "ours", "--resume"]
+    cli.main([*options, "--updates", "100000", "--minutes", "0.02"])
+    assert "continue with --resume" in capsys.readouterr().out
+    assert (out / "fashion" / "ours-1" / "checkpoint").is_dir()
+    wrong = "ours-1 was begun with updates 100000 instead of 300, chain_length 2.0 instead of 3.0: give another --out"
+    with pytest.raises(SystemExit, match=wrong):
+        cli.main([*options, "--updates", "300", "--length", "3"])
 
 
 def test_trials_of_designs_are_measured_once(folder, unverified, tmp_path, capsys, monkeypatch):
@@ -274,3 +387,5 @@ def test_trials_of_designs_are_measured_once(folder, unverified, tmp_path, capsy
     compare_trial.main(config)
     assert capsys.readouterr().out.count("was begun before") == 2
     assert compare_trial.changed(DESIGNS["fashion"], {"codes": [2, 8, 8]}).latent.event_shape == (2, 8, 8)
+    with pytest.raises(SystemExit, match="a design has no units"):
+        compare_trial.changed(DESIGNS["fashion"], {"units": True})

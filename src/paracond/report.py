@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -50,6 +51,15 @@ class Report:
             f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'
         )
 
+    def table(self, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Cells are text."""
+        self._table(head, [[html.escape(cell) for cell in row] for row in rows])
+
+    def _table(self, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        lines = ["".join(f"<th>{html.escape(name)}</th>" for name in head)]
+        lines += ["".join(f"<td>{cell}</td>" for cell in row) for row in rows]
+        self.parts.append("<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>")
+
     def outcome(self, outcome: Outcome) -> None:
         """The table of metrics, and where they come from."""
         rows = []
@@ -63,9 +73,8 @@ class Report:
                 verdict,
                 html.escape(m.about),
             ]
-            rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-        head = "".join(f"<th>{name}</th>" for name in ("metric", "measured", "goal", "paper", "reached", "what it is"))
-        self.parts.append(f"<table><tr>{head}</tr>{''.join(rows)}</table>")
+            rows.append(cells)
+        self._table(("metric", "measured", "goal", "paper", "reached", "what it is"), rows)
         record = outcome.record()
         origin = [record["command"], f"commit {record['commit']}", record["hardware"], f"torch {record['torch']}"]
         line = html.escape(" · ".join([*origin, f"{outcome.seconds:.0f} s"]))

@@ -2,9 +2,11 @@
 
 Every training is a run of its own, named by data set, method and seed (ours also by chain length, for the trade-off
 between fit and consistency). A run is trained, measured once and kept as OUT/DATASET/RUN/found.json; the page and the
-table are made from these files. So work comes in time boxes: `--minutes` ends one, `--resume` does what is left.
-Several commands may share a device and OUT, each with other --methods or --only; one more, with --resume and all of
-them, then makes the page.
+table are made from these files. So work comes in time boxes: `--minutes` ends one, `--resume` does what is left, if it
+was begun with the same settings (RUN/settings.json). Several commands may share OUT, each with other --methods or
+--only; one more, with --resume and all of them, then makes the page. (On a shared device seconds are of that.)
+
+The designs were chosen by trainings with seed 0 (RESULTS), so the seeds here begin at one.
 """
 
 from __future__ import annotations
@@ -14,21 +16,19 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import torch
-from matplotlib.figure import Figure
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 import paracond as pc
 from paracond.metrics import FID, Extractor
 from paracond.recipes import compare_measures as measures
 from paracond.recipes import compare_report as report
-from paracond.recipes import images_report
 from paracond.recipes.compare_model import (
     DESIGNS,
     LOADERS,
@@ -45,7 +45,7 @@ from paracond.results import BoxedConfig, Metric, Outcome, choose_device, comman
 from paracond.state import InputError
 from paracond.storage import replace_file
 
-MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0)  # seconds of training at which the first seed is measured
+MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # seconds of training at which the first seed is measured
 TRIAL = 5000  # images for FIDs while training
 
 
@@ -54,6 +54,8 @@ class Config(BoxedConfig):
     """VAE, symmetric equilibrium learning and ours on the same conditionals (section 5.5)."""
 
     out: Path = Path("runs/compare")
+    seed: int = 1
+    """the first of them"""
     data: Path | None = None
     """folder with the data, or with folders fashion and faces of them (if not given: $PARACOND_DATA)"""
     only: Literal["fashion", "faces"] | None = None
@@ -121,7 +123,7 @@ def main(config: Config) -> Outcome:
     for name in [config.only] if config.only else list(DESIGNS):
         session = open_session(config, name)
         if not config.quick:
-            floors.append(floor_of(session))
+            floors += floors_of(session)
         for run in runs_of(config, name):
             found[run] = of_run(session, run, end)
     details = {
@@ -129,18 +131,34 @@ def main(config: Config) -> Outcome:
         "runs": {f"{run.dataset} {run.name}": numbers for run, numbers in found.items()},
     }
     device = choose_device(config.device)
-    outcome = Outcome("compare", summary(found) + floors, time.perf_counter() - began, plain(config), device, details)
+    usual = {name: chosen(config, name).chain_length for name in DESIGNS}
+    outcome = Outcome(
+        "compare", summary(found, usual) + floors, time.perf_counter() - began, plain(config), device, details
+    )
     outcome.write(config.out)
     title = "Three ways to learn the same two conditionals (section 5.5)"
     about = f"Encoder and decoder given c, {config.seeds} seeds each, mean and standard deviation over seeds."
-    images_report.page(title, about, outcome, figures(config, found)).write(config.out)
+    about += " A quick run: nothing here is learned." if config.quick else ""
+    figures = report.figures(config.out, config.seed, found, usual, TRIAL)
+    report.page(title, about, outcome, found, figures).write(config.out)
     return outcome
 
 
 def check(config: Config) -> None:
     unknown = [method for method in config.methods if method not in METHODS]
-    if unknown or not config.methods or config.seeds < 1 or any(length < 1 for length in config.lengths):
-        raise InputError(f"--methods are some of {', '.join(METHODS)}, --seeds and --lengths at least 1")
+    if unknown or not config.methods:
+        found = f", found {unknown[0]!r}" if unknown else ""
+        raise InputError(f"--methods are some of {', '.join(METHODS)}{found}")
+    least: dict[str, tuple[float | None, int]] = {
+        "--seeds": (config.seeds, 1),
+        "--lengths": (min(config.lengths, default=None), 1),
+        "--length": (config.length, 1),
+        "--updates": (config.updates, 1),
+        "--generated": (config.generated, 2),
+    }
+    for name, (value, bound) in least.items():
+        if value is not None and value < bound:
+            raise InputError(f"{name} must be at least {bound}, found {value}")
 
 
 def runs_of(config: Config, dataset: str) -> Iterator[Run]:
@@ -161,7 +179,8 @@ def chosen(config: Config, name: str) -> Design:
         "scale": config.sigma,
         "completed_by": config.completed_by,
     }
-    return replace(design, **{name: value for name, value in asked.items() if value})  # type: ignore[arg-type]
+    asked = {name: value for name, value in asked.items() if value is not None}
+    return replace(design, **asked)  # type: ignore[arg-type]
 
 
 def open_session(config: Config, name: str) -> Session:
@@ -175,16 +194,31 @@ def open_session(config: Config, name: str) -> Session:
     return Session(config, name, device, pictures, design)
 
 
-def floor_of(session: Session) -> Metric:
-    """What real images have."""
-    path = session.config.out / session.name / "floor.json"
+def floors_of(session: Session) -> list[Metric]:
+    """What real images have: their FID, and what half of one tells of its class by the estimator of all methods."""
+    path = session.config.out / session.name / "floors.json"
     if not (session.config.resume and path.is_file()):
-        assert session.fid is not None
-        images = session.pictures.test.state["x"]
-        about = f"{len(images)} test images against {len(session.pictures.train)}; {session.fid.extractor.protocol}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps({"value": session.fid.score(images).value, "about": about}).encode())
-    return Metric(f"{session.name}_floor", better="lower", **json.loads(path.read_text()))
+        replace_file(path, json.dumps([asdict(metric) for metric in measured_floors(session)], indent=1).encode())
+    return [Metric(**kept) for kept in json.loads(path.read_text())]
+
+
+def measured_floors(session: Session) -> list[Metric]:
+    assert session.fid is not None
+    name, pictures, scale = session.name, session.pictures, session.design.scale
+    images = pictures.test.state["x"]
+    about = f"FID of {len(images)} test images against {len(pictures.train)}; {session.fid.extractor.protocol}"
+    found = [Metric(f"{name}_floor", session.fid.score(images).value, "lower", about=about)]
+    found.append(
+        Metric(f"{name}_half_majority", measures.majority(pictures), "higher", about="the most frequent class")
+    )
+    if isinstance(scale, float):
+        real = examples(session, session.config.generated, session.config.seed).state
+        means = real["x"].to(session.device)
+        value = measures.told_by(means, real["c"], scale, pictures, session.config.generated)
+        about = f"class from the upper half, {len(means)} training images in the place of drawn ones"
+        found.append(Metric(f"{name}_half_real", value, "higher", about=about))
+    return found
 
 
 # --- one run ----------------------------------------------------------------------------------------------------
@@ -193,31 +227,45 @@ def floor_of(session: Session) -> Metric:
 def of_run(session: Session, run: Run, end: float) -> dict:
     """What was found of a run, in this time box or a former one."""
     folder = session.config.out / run.dataset / run.name
+    design = design_of(session, run)
     if (folder / "found.json").is_file():
-        return former(session, folder)
+        if not session.config.resume:
+            raise InputError(f"{folder} has results: go on with --resume, or give another --out")
+        settle(session, design, folder)
+        return json.loads((folder / "found.json").read_text())
     left = (end - time.monotonic()) / 60
     if left <= 0:
         raise Unfinished(f"the time is over before {run.dataset} {run.name}; continue with --resume")
     print(f"{run.dataset} {run.name}", flush=True)
-    model, milestones = trained(session, run, folder, left)
+    settle(session, design, folder)
+    model, milestones = trained(session, run, design, folder, left)
     numbers, pictures = measured(session, run, model)
-    numbers |= {"seconds_train": milestones.trained, "curve": milestones.found, "design": str(session.design)}
+    numbers |= {"seconds_train": milestones.trained, "curve": milestones.found, "design": str(design)}
     numbers["origin"] = {"command": command(), "commit": commit(), "hardware": hardware(session.device)}
     save_file({name: images.contiguous() for name, images in pictures.items()}, folder / "pictures.safetensors")
-    (folder / "found.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    replace_file(folder / "found.json", (json.dumps(numbers, indent=1) + "\n").encode())
     shutil.rmtree(folder / "checkpoint")
     print("  " + ", ".join(f"{k} {v:.4g}" for k, v in numbers.items() if isinstance(v, float)), flush=True)
     return numbers
 
 
-def former(session: Session, folder: Path) -> dict:
-    """What was found before, if that may be taken."""
-    numbers = json.loads((folder / "found.json").read_text())
-    if not session.config.resume:
-        raise InputError(f"{folder} has results: go on with --resume, or give another --out")
-    if numbers["design"] != str(session.design):
-        raise InputError(f"{folder} has results of another design, {numbers['design']}: give another --out")
-    return numbers
+def design_of(session: Session, run: Run) -> Design:
+    return session.design if run.length is None else replace(session.design, chain_length=float(run.length))
+
+
+def settle(session: Session, design: Design, folder: Path) -> None:
+    """A run goes on as it was begun, or not at all."""
+    settings = {field.name: str(getattr(design, field.name)) for field in fields(design)}
+    settings |= {"generated": str(session.config.generated), "quick": str(session.config.quick)}
+    path = folder / "settings.json"
+    if session.config.resume and path.is_file():
+        before = json.loads(path.read_text())
+        other = [name for name in settings if before.get(name) != settings[name]]
+        if other:
+            texts = ", ".join(f"{name} {before.get(name)} instead of {settings[name]}" for name in other)
+            raise InputError(f"{folder} was begun with {texts}: give another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(path, (json.dumps(settings, indent=1) + "\n").encode())
 
 
 @dataclass(frozen=True)
@@ -228,10 +276,10 @@ class Box:
     resume: bool
 
 
-def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[pc.JointModel, Milestones]:
-    config, design = session.config, session.design
-    if run.length is not None:
-        design = replace(design, chain_length=float(run.length))
+def trained(
+    session: Session, run: Run, design: Design, folder: Path, minutes: float
+) -> tuple[pc.JointModel, Milestones]:
+    config = session.config
 
     def measure(model: pc.JointModel) -> dict[str, float]:
         c = measures.conditions_of(session.pictures, TRIAL, run.seed).to(session.device)
@@ -243,11 +291,14 @@ def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[p
 
     moments = MOMENTS if session.looks_closer(run) and not config.quick else ()
     milestones = Milestones(measure, folder / "milestones.json", moments)
-    milestones.start(config.resume)
     engine = pc.Engine(session.device, compile=config.compile and session.device == "cuda")
     learner = make_learner(design, session.pictures, run.method, engine, run.seed)
+    learner.engine.synchronise()
+    milestones.start(config.resume)  # now: what was made so far is no training
     box = Box(None if math.isinf(minutes) else minutes, config.resume)
     train(learner, steps_of(design, run.method), folder / "checkpoint", box, milestones)
+    if moments:
+        milestones.take(learner)  # the end, by as many images as the way there
     return learner.averaged, milestones
 
 
@@ -257,15 +308,21 @@ def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, di
     count, sweeps = session.most(config.generated, 64), session.most(measures.SWEEPS, 3)
     c = measures.conditions_of(pictures, count, run.seed).to(session.device)
     state, images, seconds = measures.timed(model, lambda: measures.limiting(model, c, run.seed, sweeps))
+    gap = measures.gap(model, state, steps=session.most(50, 2), chains=session.most(512, 8))
+    data = examples(session, count, run.seed)
+    real = measures.coded(model, data, run.seed)
     found: dict[str, float] = session.score("limiting", images) | {
         "seconds_10k_limiting": seconds * 10_000 / count,
-        "gap": measures.gap(model, state, steps=session.most(50, 2), chains=session.most(512, 8)),
+        "gap": gap.gap,
+        "gap_error": gap.error,
+        "disagreement": measures.disagreement(real["z"], state["z"]),
         "half_accuracy": measures.half_accuracy(model, pictures, state, session.most(10_000, 50)),
-        "bits": measures.bits(model, pictures.test[: session.most(2000, 50)]),
+        "half_error": measures.half_error(model, pictures, session.most(1000, 8), sweeps, run.seed),
+        "bits": measures.bits(model, data),
     }
-    real = measures.coded(model, examples(session, count, run.seed), run.seed)
-    found["disagreement"] = measures.disagreement(real["z"], state["z"])
-    samples = {"limiting": images[:40], "reconstruction": measures.shown(model, real)[:40].cpu()}
+    decoded = measures.shown(model, real)
+    found |= session.score("reconstruction", decoded)
+    samples = {"real": data.state["x"][:40], "reconstruction": decoded[:40].cpu(), "limiting": images[:40]}
     if run.method != "ours":
         codes, images, seconds = measures.timed(model, lambda: measures.random_codes(model, c, run.seed))
         found |= session.score("random", images) | {"seconds_10k_random": seconds * 10_000 / count}
@@ -283,7 +340,6 @@ def elsewhere(
     codes = measures.random_codes(model, c, run.seed)
     data, codes = ({name: state[name] for name in ("x", "z")} for state in (real, codes))
     states = {
-        "reconstruction": lambda: real,
         "limiting_from_data": lambda: measures.limiting(model, real["c"], run.seed, sweeps, start=data),
         "limiting_from_random": lambda: measures.limiting(model, c, run.seed, sweeps, start=codes),
         "limiting_longer": lambda: measures.limiting(model, c, run.seed, 4 * sweeps),
@@ -298,38 +354,3 @@ def examples(session: Session, count: int, seed: int) -> pc.Data:
     """Training images, chosen at random."""
     train = session.pictures.train
     return train[torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:count]]
-
-
-# --- the page ---------------------------------------------------------------------------------------------------
-
-
-def figures(config: Config, found: dict[Run, dict]) -> list[tuple[str, str, Figure]]:
-    made: list[tuple[str, str, Figure]] = []
-    for dataset in dict.fromkeys(run.dataset for run in found):
-        first = {r.method: n for r, n in found.items() if (r.dataset, r.seed, r.length) == (dataset, config.seed, None)}
-        lengths = by_length(config, found, dataset)
-        if len(lengths) > 1 and all("limiting" in numbers for numbers in lengths.values()):
-            caption = "Ours, along the chain length n; the other methods beside it."
-            made.append((f"{dataset}: fit and consistency", caption, report.trade_off(lengths, first)))
-        if any(numbers.get("curve") for numbers in first.values()):
-            caption = f"FID of {TRIAL} images along the training, first seed."
-            made.append((f"{dataset}: learning", caption, report.curves(first)))
-        made += samples(config, dataset, list(first))
-    return made
-
-
-def by_length(config: Config, found: dict[Run, dict], dataset: str) -> dict[float, dict]:
-    """Of ours with the first seed, by chain length."""
-    mine = {r: n for r, n in found.items() if (r.dataset, r.method, r.seed) == (dataset, "ours", config.seed)}
-    usual = chosen(config, dataset).chain_length
-    return {usual if run.length is None else run.length: numbers for run, numbers in mine.items()}
-
-
-def samples(config: Config, dataset: str, methods: list[str]) -> list[tuple[str, str, Figure]]:
-    rows: dict[str, Tensor] = {}
-    for method in methods:
-        kept = load_file(config.out / dataset / f"{method}-{config.seed}" / "pictures.safetensors")
-        rows |= {f"{method}, {how}": kept[how][:16] for how in ("reconstruction", "random", "limiting") if how in kept}
-    inches = 0.5 if dataset == "fashion" else 0.8
-    figure = images_report.grid(list(rows.values()), names=list(rows), inches=inches)
-    return [(f"{dataset}: images", "Not chosen; first seed. Reconstructions are of real images.", figure)]

@@ -6,13 +6,14 @@
 
 All else is the same: networks and their initial weights, optimiser, learning rate, batch, examples, and the number of
 gradient steps that each conditional makes. (An update of the first two is one of both conditionals; the `Learner`
-updates one at a time, so it makes twice as many.) Chains begin at the same start, fitted to the data and not learned.
+updates one at a time, so it makes twice as many. Its encoder learns from all rows but fresh ones, whose codes are its
+own draws: from 1 - 1/n of a batch for the chain length n.) Chains begin at the same start, fitted and not learned.
 
 Real codes begin as the prior has them: the means that the untrained encoder gives to real images are centred and made
 white (`whiten`), and its learning rate grows from zero, so that the decoder first learns to read codes that say much.
-Without it codes of the VAE took long to fill the prior, and those of the others were ignored. Codes of Symmetric and of
-ours are those of their averaged encoders (see `Learner`). Means of the pixels of faces are bounded, so that no chain
-can leave them by more than its noise (see `Real`).
+Without it codes of the VAE took long to fill the prior, and those of the others were ignored. Real codes of Symmetric
+and of ours are those of their averaged encoders (see `Learner`). Means of the pixels of faces are bounded, so that no
+chain can leave them by more than its noise (see `Real`).
 
 Codes are maps that keep their place in the image: for Fashion-MNIST 147 bits in three of 7 x 7, with a uniform prior,
 for faces 256 numbers in four of 8 x 8, with a standard normal one. Without a place codes of ours said little, perhaps
@@ -78,7 +79,7 @@ class Design:
     """share of the updates in which the learning rate of the encoder grows, from zero"""
     chain_length: float = 2.0
     """of ours, on average"""
-    completed_by: str = "average"
+    completed_by: str = "model"
     """which parameters of ours and of Symmetric complete examples (see `Learner`, `Symmetric`)"""
 
 
@@ -95,6 +96,7 @@ FACES = Design(
     mirrored=True,
     encoder_warm_up=0.25,
     chain_length=4.0,
+    completed_by="average",
 )
 DESIGNS = {"fashion": FASHION, "faces": FACES}
 

@@ -1,45 +1,103 @@
-"""Figures of the comparison: the trade-off along the chain length, and the course of learning."""
+"""The page of the comparison: the paper's table, fit and consistency along the chain length, learning, images."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from matplotlib.figure import Figure
+from safetensors.torch import load_file
+from torch import Tensor
+
+from paracond.recipes import images_report
+from paracond.recipes.compare_table import Run, beside_the_paper, by_length
+from paracond.report import Report
+from paracond.results import Outcome
 
 NAMES = {"vae": "VAE", "symmetric": "Symmetric", "ours": "ours"}
+COLOURS = {"vae": "C0", "symmetric": "C1", "ours": "C2"}
 MEASURES = {"gap": "inconsistency: nats per step", "disagreement": "disagreement of clamped and unclamped codes"}
+Named = list[tuple[str, str, Figure]]
+
+
+def page(title: str, about: str, outcome: Outcome, found: Mapping[Run, dict], figures: Named) -> Report:
+    report = Report(title, about)
+    report.section("FID: measured (the paper's)")
+    report.table(["", *NAMES.values()], beside_the_paper(found))
+    for heading, caption, figure in figures:
+        report.section(heading)
+        report.figure(figure, caption)
+    report.section("All results")
+    report.outcome(outcome)
+    return report
+
+
+def figures(out: Path, seed: int, found: Mapping[Run, dict], usual: Mapping[str, float], trial: int) -> Named:
+    """Of every data set. `usual`: chain lengths of ours where they are not varied; `trial`: images for the curves."""
+    made: Named = []
+    for dataset in dict.fromkeys(run.dataset for run in found):
+        first = {r.method: n for r, n in found.items() if (r.dataset, r.seed, r.length) == (dataset, seed, None)}
+        lengths = by_length(found, dataset, usual[dataset])
+        if lengths and all("limiting" in numbers for numbers in lengths.values()):
+            caption = (
+                "Ours, along the chain length n, and the other methods. With n = 1 p(z | x, c) learns nothing: all its "
+                "examples are its own fresh draws."
+            )
+            made.append((f"{dataset}: fit and consistency", caption, trade_off(lengths, first)))
+        if any(numbers.get("curve") for numbers in first.values()):
+            made.append(
+                (f"{dataset}: learning", f"FID of {trial} images along the training, first seed.", curves(first))
+            )
+        made += samples(out, seed, dataset, list(first))
+    return made
 
 
 def trade_off(lengths: Mapping[float, dict], others: Mapping[str, dict]) -> Figure:
     """FID against two measures of inconsistency; a point for every chain length, and one for every other method."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(9.5, 4), layout="constrained")
     for axes, (key, label) in zip(figure.subplots(1, 2), MEASURES.items(), strict=True):
         points = [(n, lengths[n][key], lengths[n]["limiting"]) for n in sorted(lengths)]
-        axes.plot([p[1] for p in points], [p[2] for p in points], "o-", ms=4, label="ours")
-        for n, x, y in points:
-            axes.annotate(f"n = {n:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
-        for method in [m for m in others if m != "ours" and "limiting" in others[m]]:
-            axes.plot([others[method][key]], [others[method]["limiting"]], "s", ms=6, label=NAMES[method])
+        beside = {m: (others[m][key], others[m]["limiting"]) for m in others if m != "ours" and "limiting" in others[m]}
+        axes.plot([p[1] for p in points], [p[2] for p in points], "o-", ms=4, color=COLOURS["ours"], label="ours")
+        for k, (n, x, y) in enumerate(points):
+            place = (5, 6) if k % 2 else (5, -12)  # in turn above and below, where points are close
+            axes.annotate(f"n = {n:g}", (x, y), textcoords="offset points", xytext=place, fontsize=8)
+        for method, (x, y) in beside.items():
+            axes.plot([x], [y], "s", ms=6, color=COLOURS[method], label=NAMES[method])
+        if all(x > 0 for x in [p[1] for p in points] + [x for x, _ in beside.values()]):
+            axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.margins(0.15)
         axes.set_xlabel(label)
         axes.set_ylabel("FID, limiting")
-        if all(x > 0 for _, x, _ in points):
-            axes.set_xscale("log")
         axes.legend(fontsize=8)
     return figure
 
 
 def curves(found: Mapping[str, dict]) -> Figure:
     """FIDs against seconds of training, both ways to generate."""
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    figure = Figure(figsize=(9.5, 3.4), layout="constrained")
     for axes, how in zip(figure.subplots(1, 2), ("limiting", "random"), strict=True):
         for method, numbers in found.items():
             points = [(p["seconds"], p[how]) for p in numbers.get("curve", []) if how in p]
-            if how in numbers:
-                points.append((numbers["seconds_train"], numbers[how]))
             if points:
-                axes.plot(*zip(*points, strict=True), "o-", ms=3, label=NAMES[method])
+                axes.plot(*zip(*points, strict=True), "o-", ms=3, color=COLOURS[method], label=NAMES[method])
         axes.set_xlabel("seconds of training")
         axes.set_ylabel(f"FID, {how}")
+        axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.legend(fontsize=8)
+        if axes.lines:
+            axes.legend(fontsize=8)
     return figure
+
+
+def samples(out: Path, seed: int, dataset: str, methods: list[str]) -> Named:
+    rows: dict[str, Tensor] = {}
+    for method in methods:
+        kept = load_file(out / dataset / f"{method}-{seed}" / "pictures.safetensors")
+        rows.setdefault("real", kept["real"][:16])
+        rows |= {f"{method}, {how}": kept[how][:16] for how in ("reconstruction", "random", "limiting") if how in kept}
+    inches = 0.5 if dataset == "fashion" else 0.8
+    figure = images_report.grid(list(rows.values()), names=list(rows), inches=inches)
+    caption = "Not chosen; first seed. Reconstructions are of the real images; all else is drawn given other c."
+    return [(f"{dataset}: images", caption, figure)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paracond.recipes.compare_model import METHODS
@@ -36,10 +37,11 @@ GOALS = {
 #: What is measured of every run, besides the two FIDs: which direction is better, and what it is.
 COLUMNS = {
     "gap": ("lower", "nats per step by which conditionals disagree, in the limit"),
-    "disagreement": ("lower", "Frechet distance of codes of the unclamped chain from those of real images, relative"),
+    "disagreement": ("lower", "Frechet distance of codes of the unclamped chain from those of real images, white"),
     "half_accuracy": ("higher", "class from the upper half, by Bayes' rule on limiting codes"),
     "half_accuracy_random": ("higher", "class from the upper half, by Bayes' rule on random codes"),
-    "bits": ("higher", "what the code says of an image given its class"),
+    "half_error": ("lower", "of the lower half given the upper and c, mean of eight chains, root mean square"),
+    "bits": ("higher", "what the code says of an image given c, at most"),
     "reconstruction": ("lower", "FID of images decoded from codes of real images"),
     "seconds_train": ("lower", "training alone"),
     "seconds_10k_random": ("lower", "10,000 images by random codes"),
@@ -63,27 +65,36 @@ class Run:
 
     @property
     def name(self) -> str:
-        return f"{self.method}-{self.seed}" if self.length is None else f"length-{self.length}"
+        return f"{self.method}-{self.seed}" if self.length is None else f"length-{self.length}-{self.seed}"
 
 
-def summary(found: dict[Run, dict]) -> list[Metric]:
-    """Means and standard deviations over seeds, the two orders, and the trade-off."""
+def values_of(found: Mapping[Run, dict], dataset: str, method: str, key: str) -> list[float]:
+    """One for every seed that has it."""
+    mine = [n for run, n in found.items() if (run.dataset, run.method, run.length) == (dataset, method, None)]
+    return [numbers[key] for numbers in mine if key in numbers]
+
+
+def summary(found: Mapping[Run, dict], usual: Mapping[str, float]) -> list[Metric]:
+    """Means and standard deviations over seeds, the two orders, and the trade-off. `usual`: chain lengths of ours."""
     metrics: list[Metric] = []
     for dataset in dict.fromkeys(run.dataset for run in found):
         for method in METHODS:
-            mine = [n for run, n in found.items() if (run.dataset, run.method, run.length) == (dataset, method, None)]
             for key in ("random", "limiting", *COLUMNS):
-                values = [numbers[key] for numbers in mine if key in numbers]
+                values = values_of(found, dataset, method, key)
                 metrics += [over_seeds(f"{dataset}_{method}_{key}", values, key)] if values else []
-        metrics += orders(dataset, metrics)
-        for run, numbers in found.items():
-            if run.dataset == dataset and run.length is not None:
-                name = f"{dataset}_ours_length_{run.length}"
-                about = f"chain length {run.length}, first seed"
-                metrics += [
-                    Metric(f"{name}_{k}", numbers[k], "lower", about=about) for k in ALONG_LENGTHS if k in numbers
-                ]
+        metrics += orders(found, dataset)
+        for length, numbers in by_length(found, dataset, usual[dataset]).items():
+            name, about = f"{dataset}_ours_length_{length:g}", f"chain length {length:g}, first seed"
+            metrics += [Metric(f"{name}_{k}", numbers[k], "lower", about=about) for k in ALONG_LENGTHS if k in numbers]
     return metrics
+
+
+def by_length(found: Mapping[Run, dict], dataset: str, usual: float) -> dict[float, dict]:
+    """Of ours with the first seed, by chain length; none where only one was trained."""
+    mine = {run: numbers for run, numbers in found.items() if (run.dataset, run.method) == (dataset, "ours")}
+    first = min((run.seed for run in mine), default=0)
+    each = {usual if run.length is None else run.length: n for run, n in mine.items() if run.seed == first}
+    return dict(sorted(each.items())) if len(each) > 1 else {}
 
 
 def over_seeds(name: str, values: list[float], key: str) -> Metric:
@@ -93,17 +104,35 @@ def over_seeds(name: str, values: list[float], key: str) -> Metric:
     return Metric(name, statistics.fmean(values), better, spread, PAPER.get(name), GOALS.get(name), about)
 
 
-def orders(dataset: str, metrics: list[Metric]) -> list[Metric]:
+def orders(found: Mapping[Run, dict], dataset: str) -> list[Metric]:
     """By how many standard errors of their difference one method's limiting FID is under another's."""
-    by_name = {metric.name: metric for metric in metrics}
     result = []
     for better, worse in (("ours", "symmetric"), ("symmetric", "vae")):
-        a, b = (by_name.get(f"{dataset}_{method}_limiting") for method in (better, worse))
-        if a is None or b is None or not a.std or not b.std:
+        a, b = (values_of(found, dataset, method, "limiting") for method in (better, worse))
+        if min(len(a), len(b)) < 2:
             continue
-        seeds = int(a.about.split(";")[-1].split()[0])
-        errors = (b.value - a.value) / math.sqrt((a.std**2 + b.std**2) / seeds)
+        error = math.sqrt(statistics.variance(a) / len(a) + statistics.variance(b) / len(b))
+        gap = statistics.fmean(b) - statistics.fmean(a)
         name = f"{dataset}_{better}_before_{worse}"
-        about = f"({worse} - {better}), limiting FID, in standard errors of the difference"
+        about = f"{worse} - {better}, limiting FID: {gap:.4g}, in standard errors of that, {error:.3g}"
+        errors = gap / error if error else math.copysign(math.inf, gap)
         result.append(Metric(name, errors, "higher", goal=GOALS.get(name), about=about))
     return result
+
+
+def beside_the_paper(found: Mapping[Run, dict]) -> list[list[str]]:
+    """The table fig:compare: what was measured, mean and deviation over seeds, and the paper's in brackets."""
+    rows = []
+    for dataset in dict.fromkeys(run.dataset for run in found):
+        for how in ("random", "limiting"):
+            names = {method: f"{dataset}_{method}_{how}" for method in METHODS}
+            rows.append([f"{dataset}, {how}", *(cell(found, dataset, m, how, name) for m, name in names.items())])
+    return rows
+
+
+def cell(found: Mapping[Run, dict], dataset: str, method: str, how: str, name: str) -> str:
+    values = values_of(found, dataset, method, how)
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{spread}" + (f" ({PAPER[name]:.2f})" if name in PAPER else "")
