@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -22,8 +24,10 @@ Named = list[tuple[str, str, Figure]]
 
 def page(title: str, about: str, outcome: Outcome, found: Mapping[Run, dict], figures: Named) -> Report:
     report = Report(title, about)
-    report.section("FID: measured (the paper's)")
-    report.table(["", *NAMES.values()], beside_the_paper(found))
+    rows = beside_the_paper(found)
+    if any(any(cells) for _, *cells in rows):  # a quick run has no FID
+        report.section("FID: measured (the paper's)")
+        report.table(["", *NAMES.values()], rows)
     for heading, caption, figure in figures:
         report.section(heading)
         report.figure(figure, caption)
@@ -40,8 +44,8 @@ def figures(out: Path, seed: int, found: Mapping[Run, dict], usual: Mapping[str,
         lengths = by_length(found, dataset, usual[dataset])
         if lengths and all("limiting" in numbers for numbers in lengths.values()):
             caption = (
-                "Ours, along the chain length n, and the other methods. With n = 1 p(z | x, c) learns nothing: all its "
-                "examples are its own fresh draws."
+                "Ours, with its chain length at every point, and the other methods. With length 1, p(z | x, c) learns "
+                "nothing: all its examples are its own fresh draws."
             )
             made.append((f"{dataset}: fit and consistency", caption, trade_off(lengths, first)))
         if any(numbers.get("curve") for numbers in first.values()):
@@ -59,14 +63,13 @@ def trade_off(lengths: Mapping[float, dict], others: Mapping[str, dict]) -> Figu
         points = [(n, lengths[n][key], lengths[n]["limiting"]) for n in sorted(lengths)]
         beside = {m: (others[m][key], others[m]["limiting"]) for m in others if m != "ours" and "limiting" in others[m]}
         axes.plot([p[1] for p in points], [p[2] for p in points], "o-", ms=4, color=COLOURS["ours"], label="ours")
-        for k, (n, x, y) in enumerate(points):
-            place = (5, 6) if k % 2 else (5, -12)  # in turn above and below, where points are close
-            axes.annotate(f"n = {n:g}", (x, y), textcoords="offset points", xytext=place, fontsize=8)
+        for n, x, y in points:
+            axes.annotate(f"{n:g}", (x, y), textcoords="offset points", xytext=(5, 4), fontsize=8)
         for method, (x, y) in beside.items():
             axes.plot([x], [y], "s", ms=6, color=COLOURS[method], label=NAMES[method])
         if all(x > 0 for x in [p[1] for p in points] + [x for x, _ in beside.values()]):
-            axes.set_xscale("log")
-        axes.set_yscale("log")
+            logarithmic(axes, "x")
+        logarithmic(axes, "y")
         axes.margins(0.15)
         axes.set_xlabel(label)
         axes.set_ylabel("FID, limiting")
@@ -84,11 +87,20 @@ def curves(found: Mapping[str, dict]) -> Figure:
                 axes.plot(*zip(*points, strict=True), "o-", ms=3, color=COLOURS[method], label=NAMES[method])
         axes.set_xlabel("seconds of training")
         axes.set_ylabel(f"FID, {how}")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        logarithmic(axes, "x")
+        logarithmic(axes, "y")
         if axes.lines:
             axes.legend(fontsize=8)
     return figure
+
+
+def logarithmic(axes: Axes, which: str) -> None:
+    """With numbers as one writes them."""
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def samples(out: Path, seed: int, dataset: str, methods: list[str]) -> Named:
@@ -99,5 +111,5 @@ def samples(out: Path, seed: int, dataset: str, methods: list[str]) -> Named:
         rows |= {f"{method}, {how}": kept[how][:16] for how in ("reconstruction", "random", "limiting") if how in kept}
     inches = 0.5 if dataset == "fashion" else 0.8
     figure = images_report.grid(list(rows.values()), names=list(rows), inches=inches)
-    caption = "Not chosen; first seed. Reconstructions are of the real images; all else is drawn given other c."
+    caption = "Not chosen; first seed. All images of a column have the same c; reconstructions are of the real one."
     return [(f"{dataset}: images", caption, figure)]
