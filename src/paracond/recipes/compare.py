@@ -317,7 +317,7 @@ def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, di
         "gap_error": gap.error,
         "disagreement": measures.disagreement(real["z"], state["z"]),
         "half_accuracy": measures.half_accuracy(model, pictures, state, session.most(10_000, 50)),
-        "half_error": measures.half_error(model, pictures, session.most(1000, 8), sweeps, run.seed),
+        "half_error": measures.half_error(model, pictures, session.most(400, 8), sweeps, run.seed),
         "bits": measures.bits(model, data),
     }
     decoded = measures.shown(model, real)
