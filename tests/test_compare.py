@@ -382,6 +382,7 @@ def test_trials_of_designs_are_measured_once(folder, unverified, tmp_path, capsy
     compare_trial.main(config)
     lines = [json.loads(line) for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
     assert [line["name"] for line in lines] == ["flat", "again"] and lines[0]["changes"]["bits"] == 6
+    assert "elbo" in lines[0] and "elbo" not in lines[1]
     assert all(line["sigma"] > 0 and (tmp_path / "out" / line["name"] / "images.png").is_file() for line in lines)
     capsys.readouterr()
     compare_trial.main(config)
