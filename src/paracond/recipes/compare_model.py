@@ -83,7 +83,7 @@ class Design:
     """which parameters of ours and of Symmetric complete examples (see `Learner`, `Symmetric`)"""
 
 
-FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.12, width=96, blocks=2)
+FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.14, width=96, blocks=2)
 FACES = Design(
     (3, SIZE, SIZE),
     pc.Real((4, 8, 8), scale="element", initial_scale=0.1, ceiling=1.0),
