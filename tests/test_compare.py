@@ -236,20 +236,15 @@ def unverified(monkeypatch):
     monkeypatch.setattr(compare_model.datasets, "fashion", partial(pc.datasets.fashion, verify=False))
 
 
-def test_a_run_in_two_time_boxes(folder, unverified, capsys):
+def command(folder, *more):
+    """Where the results will be, and the command for them."""
     out = folder / "out"
-    options = [
-        "reproduce",
-        "compare",
-        "--quick",
-        "--only",
-        "fashion",
-        "--data",
-        str(folder / "data"),
-        "--out",
-        str(out),
-    ]
-    options += ["--device", "cpu", "--seeds", "2", "--lengths", "1", "2"]
+    places = ["--only", "fashion", "--data", str(folder / "data"), "--out", str(out), "--device", "cpu"]
+    return out, ["reproduce", "compare", *places, *more]
+
+
+def test_a_run_in_two_time_boxes(folder, unverified, capsys):
+    out, options = command(folder, "--quick", "--seeds", "2", "--lengths", "1", "2")
     cli.main([*options, "--minutes", "0"])
     assert "the time is over before fashion vae-1; continue with --resume" in capsys.readouterr().out
     cli.main([*options, "--methods", "vae"])
@@ -268,7 +263,7 @@ def test_a_run_in_two_time_boxes(folder, unverified, capsys):
     assert "fashion_vae_seconds_10k_random" in names and "fashion_ours_seconds_10k_random" not in names
     first, length = (json.loads((out / "fashion" / run / "found.json").read_text()) for run in ("ours-1", "length-1-1"))
     assert names["fashion_ours_length_2_gap"]["value"] == first["gap"]  # the usual one, of the first seed
-    assert names["fashion_ours_length_1_gap"]["value"] == length["gap"] and "chain_length=1.0" in length["design"]
+    assert names["fashion_ours_length_1_gap"]["value"] == length["gap"] and length["settings"]["chain_length"] == "1.0"
     assert not list(out.glob("fashion/*/checkpoint"))
     assert (out / "report.html").read_text().count("data:image/png;base64,") == 1
 
@@ -287,20 +282,9 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monke
     monkeypatch.setattr(compare, "MOMENTS", (0.01,))
     monkeypatch.setattr(compare, "TRIAL", 20)
     monkeypatch.setattr(compare.measures, "SWEEPS", 2)
-    out = folder / "out"
-    options = [
-        "--only",
-        "fashion",
-        "--data",
-        str(folder / "data"),
-        "--out",
-        str(out),
-        "--device",
-        "cpu",
-        "--seeds",
-        "2",
-    ]
-    cli.main(["reproduce", "compare", *options, "--generated", "50", "--updates", "20", "--lengths", "1", "4"])
+    sizes = ["--seeds", "2", "--generated", "50", "--updates", "20", "--lengths", "1", "4"]
+    out, options = command(folder, *sizes)
+    cli.main(options)
     metrics = {m["name"]: m for m in json.loads((out / "results.json").read_text())["metrics"]}
     for name in ("vae_random", "vae_limiting", "symmetric_random", "symmetric_limiting", "ours_limiting"):
         assert metrics[f"fashion_{name}"]["std"] is not None
@@ -315,9 +299,7 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monke
 
     monkeypatch.setattr(compare.Extractor, "load", classmethod(missing))
     (out / "results.json").unlink()
-    cli.main(
-        ["reproduce", "compare", *options, "--generated", "50", "--updates", "20", "--lengths", "1", "4", "--resume"]
-    )
+    cli.main([*options, "--resume"])
     record = json.loads((out / "results.json").read_text())
     assert {m["name"]: m for m in record["metrics"]} == metrics
     assert {"command", "commit", "hardware"} == set(record["runs"]["fashion vae-1"]["origin"])
@@ -337,12 +319,13 @@ def test_orders_are_in_standard_errors():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"methods": ("gan",)}, "--methods are some of vae, symmetric, ours, found 'gan'"),
-        ({"methods": ()}, "--methods are some of vae, symmetric, ours"),
-        ({"seeds": 0}, "--seeds must be at least 1, found 0"),
-        ({"lengths": (0, 2)}, "--lengths must be at least 1, found 0"),
-        ({"updates": 0}, "--updates must be at least 1, found 0"),
-        ({"generated": 1}, "--generated must be at least 2, found 1"),
+        ({"methods": ("gan",)}, "each of --methods must be one of vae, symmetric, ours, found 'gan'"),
+        ({"methods": ()}, "--methods are some of vae, symmetric, ours, found none"),
+        ({"seeds": 0}, "--seeds must be a whole number, at least 1, found 0"),
+        ({"lengths": (0, 2)}, "each of --lengths must be a whole number, at least 1, found 0"),
+        ({"updates": 0}, "--updates must be a whole number, at least 1, found 0"),
+        ({"generated": 1}, "--generated must be a whole number, at least 2, found 1"),
+        ({"length": 0.5}, "--length must be at least 1, found 0.5"),
     ],
 )
 def test_what_is_refused(change, message, tmp_path):
@@ -352,19 +335,7 @@ def test_what_is_refused(change, message, tmp_path):
 
 def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
     """Cut off in the middle, too, where there are no results yet."""
-    out = folder / "out"
-    options = [
-        "reproduce",
-        "compare",
-        "--quick",
-        "--only",
-        "fashion",
-        "--data",
-        str(folder / "data"),
-        "--out",
-        str(out),
-    ]
-    options += ["--device", "cpu", "--seeds", "1", "--lengths", "--methods", "ours", "--resume"]
+    out, options = command(folder, "--quick", "--seeds", "1", "--lengths", "--methods", "ours", "--resume")
     cli.main([*options, "--updates", "100000", "--minutes", "0.02"])
     assert "continue with --resume" in capsys.readouterr().out
     assert (out / "fashion" / "ours-1" / "checkpoint").is_dir()

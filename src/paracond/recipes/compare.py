@@ -42,7 +42,7 @@ from paracond.recipes.compare_model import (
 from paracond.recipes.compare_table import Run, summary
 from paracond.recipes.images import Milestones, Unfinished, train
 from paracond.results import BoxedConfig, Metric, Outcome, choose_device, command, commit, hardware, plain
-from paracond.state import InputError
+from paracond.state import InputError, at_least, one_of
 from paracond.storage import replace_file
 
 MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # seconds of training at which the first seed is measured
@@ -145,20 +145,15 @@ def main(config: Config) -> Outcome:
 
 
 def check(config: Config) -> None:
-    unknown = [method for method in config.methods if method not in METHODS]
-    if unknown or not config.methods:
-        found = f", found {unknown[0]!r}" if unknown else ""
-        raise InputError(f"--methods are some of {', '.join(METHODS)}{found}")
-    least: dict[str, tuple[float | None, int]] = {
-        "--seeds": (config.seeds, 1),
-        "--lengths": (min(config.lengths, default=None), 1),
-        "--length": (config.length, 1),
-        "--updates": (config.updates, 1),
-        "--generated": (config.generated, 2),
-    }
-    for name, (value, bound) in least.items():
-        if value is not None and value < bound:
-            raise InputError(f"{name} must be at least {bound}, found {value}")
+    if not config.methods:
+        raise InputError(f"--methods are some of {', '.join(METHODS)}, found none")
+    for method in config.methods:
+        one_of("each of --methods", method, METHODS)
+    lengths = {"each of --lengths": (min(config.lengths, default=1), 1)}
+    updates = 1 if config.updates is None else config.updates
+    at_least({"--seeds": (config.seeds, 1), "--generated": (config.generated, 2), "--updates": (updates, 1), **lengths})
+    if config.length is not None and config.length < 1:
+        raise InputError(f"--length must be at least 1, found {config.length}")
 
 
 def runs_of(config: Config, dataset: str) -> Iterator[Run]:
@@ -228,19 +223,17 @@ def of_run(session: Session, run: Run, end: float) -> dict:
     """What was found of a run, in this time box or a former one."""
     folder = session.config.out / run.dataset / run.name
     design = design_of(session, run)
+    settings = settings_of(session, design)
     if (folder / "found.json").is_file():
-        if not session.config.resume:
-            raise InputError(f"{folder} has results: go on with --resume, or give another --out")
-        settle(session, design, folder)
-        return json.loads((folder / "found.json").read_text())
+        return former(session, settings, folder)
     left = (end - time.monotonic()) / 60
     if left <= 0:
         raise Unfinished(f"the time is over before {run.dataset} {run.name}; continue with --resume")
     print(f"{run.dataset} {run.name}", flush=True)
-    settle(session, design, folder)
+    settle(session, settings, folder)
     model, milestones = trained(session, run, design, folder, left)
     numbers, pictures = measured(session, run, model)
-    numbers |= {"seconds_train": milestones.trained, "curve": milestones.found, "design": str(design)}
+    numbers |= {"seconds_train": milestones.trained, "curve": milestones.found, "settings": settings}
     numbers["origin"] = {"command": command(), "commit": commit(), "hardware": hardware(session.device)}
     save_file({name: images.contiguous() for name, images in pictures.items()}, folder / "pictures.safetensors")
     replace_file(folder / "found.json", (json.dumps(numbers, indent=1) + "\n").encode())
@@ -253,19 +246,34 @@ def design_of(session: Session, run: Run) -> Design:
     return session.design if run.length is None else replace(session.design, chain_length=float(run.length))
 
 
-def settle(session: Session, design: Design, folder: Path) -> None:
-    """A run goes on as it was begun, or not at all."""
-    settings = {field.name: str(getattr(design, field.name)) for field in fields(design)}
-    settings |= {"generated": str(session.config.generated), "quick": str(session.config.quick)}
+def settings_of(session: Session, design: Design) -> dict[str, str]:
+    """All that numbers of a run depend on, but for its name."""
+    of_design = {field.name: str(getattr(design, field.name)) for field in fields(design)}
+    return of_design | {"generated": str(session.config.generated), "quick": str(session.config.quick)}
+
+
+def former(session: Session, settings: dict[str, str], folder: Path) -> dict:
+    """What was found before, if that may be taken."""
+    if not session.config.resume:
+        raise InputError(f"{folder} has results: go on with --resume, or give another --out")
+    numbers = json.loads((folder / "found.json").read_text())
+    require_same(folder, numbers["settings"], settings)
+    return numbers
+
+
+def settle(session: Session, settings: dict[str, str], folder: Path) -> None:
+    """A training goes on as it was begun, or not at all."""
     path = folder / "settings.json"
     if session.config.resume and path.is_file():
-        before = json.loads(path.read_text())
-        other = [name for name in settings if before.get(name) != settings[name]]
-        if other:
-            texts = ", ".join(f"{name} {before.get(name)} instead of {settings[name]}" for name in other)
-            raise InputError(f"{folder} was begun with {texts}: give another --out")
+        require_same(folder, json.loads(path.read_text()), settings)
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(path, (json.dumps(settings, indent=1) + "\n").encode())
+
+
+def require_same(folder: Path, before: dict[str, str], now: dict[str, str]) -> None:
+    other = [f"{name} {before.get(name)} instead of {now[name]}" for name in now if before.get(name) != now[name]]
+    if other:
+        raise InputError(f"{folder} was begun with {', '.join(other)}: give another --out")
 
 
 @dataclass(frozen=True)

@@ -122,17 +122,13 @@ def orders(found: Mapping[Run, dict], dataset: str) -> list[Metric]:
 
 def beside_the_paper(found: Mapping[Run, dict]) -> list[list[str]]:
     """The table fig:compare: what was measured, mean and deviation over seeds, and the paper's in brackets."""
-    rows = []
-    for dataset in dict.fromkeys(run.dataset for run in found):
-        for how in ("random", "limiting"):
-            names = {method: f"{dataset}_{method}_{how}" for method in METHODS}
-            rows.append([f"{dataset}, {how}", *(cell(found, dataset, m, how, name) for m, name in names.items())])
-    return rows
+    kinds = [(data, how) for data in dict.fromkeys(run.dataset for run in found) for how in ("random", "limiting")]
+    return [[f"{data}, {how}", *(cell(found, data, method, how) for method in METHODS)] for data, how in kinds]
 
 
-def cell(found: Mapping[Run, dict], dataset: str, method: str, how: str, name: str) -> str:
-    values = values_of(found, dataset, method, how)
+def cell(found: Mapping[Run, dict], dataset: str, method: str, how: str) -> str:
+    values, paper = values_of(found, dataset, method, how), PAPER.get(f"{dataset}_{method}_{how}")
     if not values:
         return ""
     spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{spread}" + (f" ({PAPER[name]:.2f})" if name in PAPER else "")
+    return f"{statistics.fmean(values):.2f}{spread}" + ("" if paper is None else f" ({paper:.2f})")
