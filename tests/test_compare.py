@@ -187,7 +187,7 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     assert rates["vae"]["x"](5) == rates["ours"]["x"](10) == rates["symmetric"]["x"](5)
     assert rates["vae"]["z"](1) == rates["ours"]["z"](2) == rates["symmetric"]["z"](1)
     assert rates["ours"]["x"](0) == design.learning_rate
-    assert rates["ours"]["z"](0) == (design.learning_rate if name == "fashion" else 0)
+    assert rates["ours"]["z"](0) == 0
     grown = int(design.encoder_warm_up * steps_of(design, "vae")) + 1  # from here on both learn at the same rate
     assert rates["vae"]["z"](grown) == rates["vae"]["x"](grown) > 0
     with pytest.raises(pc.InputError, match="a method is one of vae, symmetric, ours, found 'gan'"):
@@ -197,25 +197,32 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     assert scales == {DESIGNS[name].scale} and isinstance(DESIGNS[name].scale, float)
 
 
-@pytest.mark.parametrize("codes", [6, (2, 8, 8), (1, 8, 8)])
-def test_codes_of_images_begin_with_the_moments_of_the_prior(codes):
-    """Mean zero and covariance one, over images or over images and places; exactly, but for the floor."""
-    design = replace(small(DESIGNS["faces"]), width=16, most=16)
-    design = replace(design, latent=replace(design.latent, shape=codes))
+@pytest.mark.parametrize("latent", [*(replace(DESIGNS["faces"].latent, shape=s) for s in (6, (2, 8, 8), (1, 8, 8))),
+                                    pc.Binary(5), pc.Binary((3, 7, 7))], ids=str)  # fmt: skip
+@pytest.mark.parametrize("spread", [1.0, 4.0])
+def test_codes_of_images_begin_with_the_moments_asked_for(latent, spread):
+    """Mean zero and covariance spread^2, over images or over images and places; exactly, but for the floor."""
+    design = DESIGNS["fashion" if isinstance(latent, pc.Binary) else "faces"]
+    design = replace(small(design), width=16, most=16, latent=latent)
     torch.manual_seed(0)
     model = make_model(design, pc.Binary(3))
     data = pc.Data({"x": torch.rand(300, *design.image), "c": torch.randint(2, (300, 3)).float()})
-    before = model("z", data.state)
-    compare_model.whiten(model, data, floor=0.0)
-    q = model("z", data.state)
-    mu = q.mu.detach() if isinstance(codes, int) else q.mu.detach().permute(0, 2, 3, 1).flatten(0, 2)
-    torch.testing.assert_close(mu.mean(0), torch.zeros(mu.shape[1]), atol=1e-3, rtol=0)
+
+    def means():
+        q = model("z", data.state)
+        mu = (q.logits if isinstance(latent, pc.Binary) else q.mu).detach()
+        return q, mu.flatten(2).transpose(1, 2).flatten(0, 1) if mu.ndim == 4 else mu
+
+    before, _ = means()
+    compare_model.whiten(model, data, spread, floor=0.0)
+    q, mu = means()
+    torch.testing.assert_close(mu.mean(0), torch.zeros(mu.shape[1]), atol=1e-3 * spread, rtol=0)
     covariance = torch.atleast_2d(torch.cov(mu.T))
-    torch.testing.assert_close(covariance, torch.eye(mu.shape[1]), atol=0.02, rtol=0)
-    torch.testing.assert_close(q.log_scale, before.log_scale)
-    compare_model.whiten(model, data, floor=1.0)  # S = 1 by now: what is added to it halves every variance
-    again = model("z", data.state).mu.detach()
-    torch.testing.assert_close(again.var() / q.mu.detach().var(), torch.tensor(0.5), atol=0.02, rtol=0)
+    torch.testing.assert_close(covariance, spread**2 * torch.eye(mu.shape[1]), atol=0.02 * spread**2, rtol=0)
+    if isinstance(latent, pc.Real):
+        torch.testing.assert_close(q.log_scale, before.log_scale)
+    compare_model.whiten(model, data, spread, floor=1.0)  # S = 1 by now: what is added to it halves every variance
+    torch.testing.assert_close(means()[1].var() / mu.var(), torch.tensor(0.5), atol=0.02, rtol=0)
 
 
 @pytest.fixture

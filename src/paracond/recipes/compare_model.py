@@ -9,11 +9,12 @@ gradient steps that each conditional makes. (An update of the first two is one o
 updates one at a time, so it makes twice as many. Its encoder learns from all rows but fresh ones, whose codes are its
 own draws: from 1 - 1/n of a batch for the chain length n.) Chains begin at the same start, fitted and not learned.
 
-Real codes begin as the prior has them: the means that the untrained encoder gives to real images are centred and made
-white (`whiten`), and its learning rate grows from zero, so that the decoder first learns to read codes that say much.
-Without it codes of the VAE took long to fill the prior, and those of the others were ignored. Real codes of Symmetric
-and of ours are those of their averaged encoders (see `Learner`). Means of the pixels of faces are bounded, so that no
-chain can leave them by more than its noise (see `Real`).
+Codes begin saying much: the means that the untrained encoder gives to real images, or the logits of bits, are centred,
+made white and spread (`whiten`), and its learning rate grows from zero, so that the decoder first learns to read them.
+Without it the VAE took long to fill the prior with real codes, and the others may ignore theirs: bits of an untrained
+encoder are nearly coins (.7 bits of 147 are told, spread by 4 it is 27), and Symmetric's then were coins for good.
+Real codes of Symmetric and of ours are those of their averaged encoders (see `Learner`). Means of the pixels of faces
+are bounded, so that no chain can leave them by more than its noise (see `Real`).
 
 Codes are maps that keep their place in the image: for Fashion-MNIST 147 bits in three of 7 x 7, with a uniform prior,
 for faces 256 numbers in four of 8 x 8, with a standard normal one. Without a place codes of ours said little, perhaps
@@ -26,14 +27,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 import paracond as pc
 from paracond import datasets
 from paracond.datasets.faces import SIZE, load, of_split
 from paracond.descent import Descent
-from paracond.families import Gaussian
+from paracond.families import Bernoulli, Gaussian
 from paracond.recipes.faces_baselines import Moved
 from paracond.recipes.images import adam
 from paracond.state import InputError
@@ -75,6 +78,8 @@ class Design:
     """whether half of the examples are mirrored each time they are used"""
     estimator: str | None = None
     """of the VAE's gradient (see `directed`)"""
+    spread: float = 1.0
+    """of the means of real codes, or of the logits of bits, over real images, at the beginning"""
     encoder_warm_up: float = 0.0
     """share of the updates in which the learning rate of the encoder grows, from zero"""
     chain_length: float = 2.0
@@ -83,7 +88,7 @@ class Design:
     """which parameters of ours and of Symmetric complete examples (see `Learner`, `Symmetric`)"""
 
 
-FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.14, width=96, blocks=2)
+FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.14, width=96, blocks=2, spread=4.0, encoder_warm_up=0.05)
 FACES = Design(
     (3, SIZE, SIZE),
     pc.Real((4, 8, 8), scale="element", initial_scale=0.1, ceiling=1.0),
@@ -152,24 +157,31 @@ def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
 
 
 @torch.no_grad()
-def whiten(model: pc.JointModel, data: pc.Data, rows: int = 2000, floor: float = 1e-3) -> None:
-    """Let the means of codes of real images begin with mean zero and covariance one, as the prior has it: the last
-    layer, mu = W f + b, is followed by mu -> A (mu - m), A = (S + floor |S|)^(-1/2), for mean m and covariance S. (In
-    maps the layer is the same at every place; m and S are then those of its channels over all places.)"""
-    network, shape = model.conditional("z").network, model.variables["z"].event_shape
-    if not isinstance(network, pc.networks.Pyramid):
-        raise InputError("real codes begin white where networks are those of faces; others have bits")
+def whiten(model: pc.JointModel, data: pc.Data, spread: float = 1.0, rows: int = 2000, floor: float = 1e-3) -> None:
+    """Let the means mu of codes of real images, or the logits of their bits, begin with mean zero and covariance
+    spread^2: mu -> A (mu - m), A = spread (S + floor |S|)^(-1/2), for mean m and covariance S, by the encoder's last
+    layers. (In maps these are the same at every place; m and S are then those of the channels over all places.)"""
+    channels = model.variables["z"].event_shape[0]
     chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:rows]
     with model.asked():
         q = model("z", {name: value[chosen].to(model.device) for name, value in data.state.items()})
-    assert isinstance(q, Gaussian)
-    mu = q.mu.flatten(2).transpose(1, 2).flatten(0, 1).double() if len(shape) == 3 else q.mu.double()
-    values, vectors = torch.linalg.eigh(torch.cov(mu.T).view(shape[0], shape[0]))
-    whitening = vectors @ torch.diag((values.clamp(min=0) + floor * values[-1]).rsqrt()) @ vectors.T
-    last = network.last if len(shape) == 3 else network.mlp[-1]
-    weight, bias = last.weight[: shape[0]], last.bias[: shape[0]]  # type: ignore[index]
+    assert isinstance(q, (Gaussian, Bernoulli))
+    mu = (q.mu if isinstance(q, Gaussian) else q.logits).double()
+    mu = mu.reshape(len(chosen), channels, -1).transpose(1, 2).flatten(0, 1)
+    values, vectors = torch.linalg.eigh(torch.cov(mu.T).view(channels, channels))
+    whitening = spread * vectors @ torch.diag((values.clamp(min=0) + floor * values[-1]).rsqrt()) @ vectors.T
+    first, *more = heads(model.conditional("z").network)
+    bias = first.bias[:channels]
     bias.copy_(whitening @ (bias.double() - mu.mean(0)))
-    weight.copy_((whitening @ weight.double().flatten(1)).view_as(weight))
+    for weight in [first.weight[:channels], *(layer.weight for layer in more)]:
+        weight.copy_((whitening @ weight.double().reshape(channels, -1)).view_as(weight))
+
+
+def heads(network: nn.Module) -> list[Any]:
+    """The layers that add up to means or logits: the first with a bias, and for a `Pyramid` with scales after them."""
+    if isinstance(network, pc.networks.ImageEncoder):
+        return [network.f[-1], *network.linear]
+    return [network.last if hasattr(network, "last") else network.mlp[-1]]  # type: ignore[index]
 
 
 def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Descent:
@@ -178,8 +190,7 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
     torch.manual_seed(seed)
     model = make_model(design, pictures.condition).to(engine.device)
     model.fit_starts(pictures.train, seed=0)
-    if isinstance(design.latent, pc.Real):
-        whiten(model, pictures.train)
+    whiten(model, pictures.train, design.spread)
     options: dict = {
         "batch_size": design.batch_size,
         "learning_rate": rates_of(design, method),
