@@ -321,6 +321,11 @@ def test_orders_are_in_standard_errors():
     assert order.value == pytest.approx(4 / (1 / 3 + 4 / 2) ** 0.5)
     row = ["fashion, limiting", "20.00 (52.66)", "14.00 ± 2 (47.24)", "10.00 ± 1 (35.87)"]
     assert compare_table.beside_the_paper(found)[1] == row
+    found = {
+        run: {"gap": 10 * n["limiting"], "half_error": 0.2} for run, n in found.items() if run.method != "symmetric"
+    }
+    table = {name: cells for name, *cells, _ in compare_table.beyond_the_paper(found, "fashion")}
+    assert table == {"gap": ["200", "", "100 ± 10"], "half_error": ["0.200", "", "0.200 ± 0"]}
 
 
 @pytest.mark.parametrize(

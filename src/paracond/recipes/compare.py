@@ -137,7 +137,11 @@ def main(config: Config) -> Outcome:
     )
     outcome.write(config.out)
     title = "Three ways to learn the same two conditionals (section 5.5)"
-    about = f"Encoder and decoder given c, {config.seeds} seeds each, mean and standard deviation over seeds."
+    seeds = (
+        f"{config.seeds} seeds each, mean and standard deviation over seeds" if config.seeds > 1 else "one seed each"
+    )
+    where = {f"{n['origin']['hardware']} (commit {n['origin']['commit']})" for n in found.values()}
+    about = f"Encoder and decoder given c, {seeds}. Trained and measured on {', '.join(sorted(where))}."
     about += " A quick run: nothing here is learned." if config.quick else ""
     figures = report.figures(config.out, config.seed, found, usual, TRIAL)
     report.page(title, about, outcome, found, figures).write(config.out)

@@ -84,11 +84,11 @@ class Design:
     """share of the updates in which the learning rate of the encoder grows, from zero"""
     chain_length: float = 2.0
     """of ours, on average"""
-    completed_by: str = "model"
+    completed_by: str = "average"
     """which parameters of ours and of Symmetric complete examples (see `Learner`, `Symmetric`)"""
 
 
-FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.14, width=96, blocks=2, spread=4.0, encoder_warm_up=0.05)
+FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.12, width=96, blocks=2, spread=4.0, encoder_warm_up=0.05)
 FACES = Design(
     (3, SIZE, SIZE),
     pc.Real((4, 8, 8), scale="element", initial_scale=0.1, ceiling=1.0),
@@ -101,7 +101,6 @@ FACES = Design(
     mirrored=True,
     encoder_warm_up=0.25,
     chain_length=4.0,
-    completed_by="average",
 )
 DESIGNS = {"fashion": FASHION, "faces": FACES}
 

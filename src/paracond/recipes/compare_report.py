@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from paracond.recipes import images_report
-from paracond.recipes.compare_table import Run, beside_the_paper, by_length
+from paracond.recipes.compare_table import Run, beside_the_paper, beyond_the_paper, by_length
 from paracond.report import Report
 from paracond.results import Outcome
 
@@ -28,6 +28,9 @@ def page(title: str, about: str, outcome: Outcome, found: Mapping[Run, dict], fi
     if any(any(cells) for _, *cells in rows):  # a quick run has no FID
         report.section("FID: measured (the paper's)")
         report.table(["", *NAMES.values()], rows)
+    for dataset in dict.fromkeys(run.dataset for run in found):
+        report.section(f"{dataset}: beyond the paper's table")
+        report.table(["", *NAMES.values(), "what it is"], beyond_the_paper(found, dataset))
     for heading, caption, figure in figures:
         report.section(heading)
         report.figure(figure, caption)
@@ -108,7 +111,8 @@ def samples(out: Path, seed: int, dataset: str, methods: list[str]) -> Named:
     for method in methods:
         kept = load_file(out / dataset / f"{method}-{seed}" / "pictures.safetensors")
         rows.setdefault("real", kept["real"][:16])
-        rows |= {f"{method}, {how}": kept[how][:16] for how in ("reconstruction", "random", "limiting") if how in kept}
+        kinds = [how for how in ("reconstruction", "random", "limiting") if how in kept]
+        rows |= {f"{NAMES[method]}, {how}": kept[how][:16] for how in kinds}
     inches = 0.5 if dataset == "fashion" else 0.8
     figure = images_report.grid(list(rows.values()), names=list(rows), inches=inches)
     caption = "Not chosen; first seed. All images of a column have the same c; reconstructions are of the real one."

@@ -126,9 +126,19 @@ def beside_the_paper(found: Mapping[Run, dict]) -> list[list[str]]:
     return [[f"{data}, {how}", *(cell(found, data, method, how) for method in METHODS)] for data, how in kinds]
 
 
+def beyond_the_paper(found: Mapping[Run, dict], dataset: str) -> list[list[str]]:
+    """What else was measured, by method, and what it is."""
+    return [
+        [key, *(cell(found, dataset, method, key) for method in METHODS), about]
+        for key, (_, about) in COLUMNS.items()
+        if any(values_of(found, dataset, method, key) for method in METHODS)
+    ]
+
+
 def cell(found: Mapping[Run, dict], dataset: str, method: str, how: str) -> str:
     values, paper = values_of(found, dataset, method, how), PAPER.get(f"{dataset}_{method}_{how}")
     if not values:
         return ""
+    mean = statistics.fmean(values)
     spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{spread}" + ("" if paper is None else f" ({paper:.2f})")
+    return f"{mean:.2f}{spread} ({paper:.2f})" if paper is not None else f"{mean:#.3g}".rstrip(".") + spread
