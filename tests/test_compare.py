@@ -253,14 +253,14 @@ def command(folder, *more):
 def test_a_run_in_two_time_boxes(folder, unverified, capsys):
     out, options = command(folder, "--quick", "--seeds", "2", "--lengths", "1", "2")
     cli.main([*options, "--minutes", "0"])
-    assert "the time is over before fashion vae-1; continue with --resume" in capsys.readouterr().out
+    assert "the time is over before fashion vae-2; continue with --resume" in capsys.readouterr().out
     cli.main([*options, "--methods", "vae"])
-    with pytest.raises(SystemExit, match="vae-1 has results: go on with --resume"):
+    with pytest.raises(SystemExit, match="vae-2 has results: go on with --resume"):
         cli.main(options)
-    before = (out / "fashion" / "vae-1" / "found.json").read_text()
+    before = (out / "fashion" / "vae-2" / "found.json").read_text()
     cli.main([*options, "--resume"])
-    assert (out / "fashion" / "vae-1" / "found.json").read_text() == before
-    with pytest.raises(SystemExit, match="vae-1 was begun with updates 10 instead of 7: give another --out"):
+    assert (out / "fashion" / "vae-2" / "found.json").read_text() == before
+    with pytest.raises(SystemExit, match="vae-2 was begun with updates 10 instead of 7: give another --out"):
         cli.main([*options, "--resume", "--updates", "7"])
     record = json.loads((out / "results.json").read_text())
     names = {metric["name"]: metric for metric in record["metrics"]}
@@ -268,7 +268,7 @@ def test_a_run_in_two_time_boxes(folder, unverified, capsys):
         for column in ("gap", "disagreement", "half_accuracy", "bits", "seconds_train", "seconds_10k_limiting"):
             assert names[f"fashion_{method}_{column}"]["std"] is not None
     assert "fashion_vae_seconds_10k_random" in names and "fashion_ours_seconds_10k_random" not in names
-    first, length = (json.loads((out / "fashion" / run / "found.json").read_text()) for run in ("ours-1", "length-1-1"))
+    first, length = (json.loads((out / "fashion" / run / "found.json").read_text()) for run in ("ours-2", "length-1-2"))
     assert names["fashion_ours_length_2_gap"]["value"] == first["gap"]  # the usual one, of the first seed
     assert names["fashion_ours_length_1_gap"]["value"] == length["gap"] and length["settings"]["chain_length"] == "1.0"
     assert not list(out.glob("fashion/*/checkpoint"))
@@ -309,7 +309,7 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monke
     cli.main([*options, "--resume"])
     record = json.loads((out / "results.json").read_text())
     assert {m["name"]: m for m in record["metrics"]} == metrics
-    assert {"command", "commit", "hardware"} == set(record["runs"]["fashion vae-1"]["origin"])
+    assert {"command", "commit", "hardware"} == set(record["runs"]["fashion vae-2"]["origin"])
 
 
 def test_orders_are_in_standard_errors():
@@ -350,8 +350,8 @@ def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
     out, options = command(folder, "--quick", "--seeds", "1", "--lengths", "--methods", "ours", "--resume")
     cli.main([*options, "--updates", "100000", "--minutes", "0.02"])
     assert "continue with --resume" in capsys.readouterr().out
-    assert (out / "fashion" / "ours-1" / "checkpoint").is_dir()
-    wrong = "ours-1 was begun with updates 100000 instead of 300, chain_length 2.0 instead of 3.0: give another --out"
+    assert (out / "fashion" / "ours-2" / "checkpoint").is_dir()
+    wrong = "ours-2 was begun with updates 100000 instead of 300, chain_length 2.0 instead of 3.0: give another --out"
     with pytest.raises(SystemExit, match=wrong):
         cli.main([*options, "--updates", "300", "--length", "3"])
 
