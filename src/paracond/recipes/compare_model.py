@@ -13,8 +13,9 @@ Codes begin saying much: the means that the untrained encoder gives to real imag
 made white and spread (`whiten`), and its learning rate grows from zero, so that the decoder first learns to read them.
 Without it the VAE took long to fill the prior with real codes, and the others may ignore theirs: bits of an untrained
 encoder are nearly coins (.7 bits of 147 are told, spread by 4 it is 27), and Symmetric's then were coins for good.
-Real codes of Symmetric and of ours are those of their averaged encoders (see `Learner`). Means of the pixels of faces
-are bounded, so that no chain can leave them by more than its noise (see `Real`).
+Symmetric and ours complete the data by their averaged encoders (see `Learner`): real codes then do not run away, and
+random codes of Symmetric are better. Means of the pixels of faces are bounded, so that no chain can leave them by more
+than its noise (see `Real`).
 
 Codes are maps that keep their place in the image: for Fashion-MNIST 147 bits in three of 7 x 7, with a uniform prior,
 for faces 256 numbers in four of 8 x 8, with a standard normal one. Without a place codes of ours said little, perhaps
