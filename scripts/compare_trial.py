@@ -114,7 +114,7 @@ def changed(design: Design, changes: dict) -> Design:
 
 
 def tried(session: compare.Session, run: Run, folder: Path) -> dict:
-    model, milestones = compare.trained(session, run, session.design, folder, float("inf"))
+    model, milestones = compare.trained(session, run, folder, float("inf"))
     shutil.rmtree(folder / "checkpoint")
     numbers, pictures = compare.measured(session, run, model)
     rows = {how: images[:16] for how, images in pictures.items()}

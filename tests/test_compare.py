@@ -64,6 +64,30 @@ def test_a_half_tells_the_class_where_it_can():
     assert 0.55 < expected < 0.99 and abs(found - expected) < 5 * (0.25 / rows) ** 0.5
 
 
+def test_classes_of_unlike_size_are_weighed_by_the_prior_and_not_by_their_codes():
+    """Eight codes of one class and two of the other at known means, classes .2 and .8 of the training images, and a
+    wide sigma: the decision is that of p(k) (1/N_k) sum_n N(x_K; mu_n, sigma), which is neither that without p(k) nor
+    that without 1/N_k."""
+    generator = torch.Generator().manual_seed(5)
+    means, of_class = torch.rand(10, 1, 4, 3, generator=generator), torch.tensor([0] * 8 + [1] * 2)
+    images = torch.rand(400, 1, 4, 3, generator=generator)
+    train = pc.Data({"x": torch.zeros(100, 1, 4, 3), "c": (torch.arange(100) >= 20).long()})
+    sigma, visible = 0.6, measures.top_half((1, 4, 3))
+    log_p = torch.distributions.Normal(means[None, :, visible], sigma).log_prob(images[:, None, visible]).sum(2)
+    scores = torch.stack([log_p[:, of_class == k].exp().sum(1) for k in (0, 1)], 1)
+    prior, size = torch.tensor([0.2, 0.8]), torch.tensor([8.0, 2.0])
+    exact, blind, crowded = ((scores * weight).argmax(1) for weight in (prior / size, 1 / size, prior))
+    assert float((exact != blind).float().mean()) > 0 and float((exact != crowded).float().mean()) > 0
+    pictures = Pictures(train, pc.Data({"x": images, "c": exact}), pc.Categorical(2), lambda c: c, 2)
+    assert measures.told_by(means, of_class, sigma, pictures, 400) == 1.0
+
+
+def test_conditions_are_those_of_the_training_images_each_as_often():
+    data = pc.Data({"x": torch.zeros(5, 1, 4, 3), "c": torch.arange(5)})
+    pictures = Pictures(data, data, pc.Categorical(5), lambda c: c, 5)
+    assert sorted(measures.conditions_of(pictures, 10, seed=1).tolist()) == sorted([*range(5), *range(5)])
+
+
 def test_a_class_that_no_code_has_is_never_decided():
     found = measures.class_evidence(torch.randn(8, 1, 4, 3), 0.5, torch.zeros(8).long(), torch.zeros(3, 1, 4, 3), 2)
     assert found.argmax(1).tolist() == [0, 0, 0]
@@ -134,20 +158,38 @@ def test_disagreement_is_a_distance_in_units_of_the_clamped_codes():
     (2, 3); and the same in any other units."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(200_000, 2, generator=generator) for _ in range(2))
-    assert measures.disagreement(a, a) == pytest.approx(0, abs=1e-9)
+    assert measures.disagreement(pc.Real(2), a, a) == pytest.approx(0, abs=1e-9)
     moved = b * torch.tensor([2.0, 3.0]) + torch.tensor([1.0, 0.0])
-    assert measures.disagreement(a, moved) == pytest.approx((1 + 1 + 4) / 2, rel=0.02)
+    assert measures.disagreement(pc.Real(2), a, moved) == pytest.approx((1 + 1 + 4) / 2, rel=0.02)
     units = torch.tensor([[30.0, 1.0], [0.0, 0.2]])
-    assert measures.disagreement(a @ units + 7, moved @ units + 7) == pytest.approx(
-        measures.disagreement(a, moved), rel=1e-3
+    assert measures.disagreement(pc.Real(2), a @ units + 7, moved @ units + 7) == pytest.approx(
+        measures.disagreement(pc.Real(2), a, moved), rel=1e-3
     )
 
 
-def test_a_bit_that_is_always_the_same_disagrees_by_what_one_in_all_would():
+@pytest.mark.parametrize(("family", "least"), [(pc.Real(2), 0.25 / 2 / 1000), (pc.Binary(2), 0.01)])
+def test_a_code_that_is_always_the_same_disagrees_by_what_a_rare_one_would(family, least):
+    """Variances 1/4 and 0, against twice the same coin: the second direction, in its units, has mean 1/2 / sqrt(least)
+    and variance 1/4 / least. (The two coins are the same, so the distance has a cross term: no more than the sum.)"""
     clamped = torch.tensor([[0.0, 0.0], [1.0, 0.0]]).repeat(500, 1)
     other = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(500, 1)
-    assert measures.disagreement(clamped, clamped) == pytest.approx(0, abs=1e-6)
-    assert 100 < measures.disagreement(clamped, other) < 10_000
+    assert measures.disagreement(family, clamped, clamped) == pytest.approx(0, abs=1e-6)
+    expected = (0.25 / least + 0.25 / least) / 2
+    assert measures.disagreement(family, clamped, other) == pytest.approx(expected, rel=0.1)
+
+
+def test_bits_are_those_of_the_encoder_and_disagreement_is_from_the_clamped_codes():
+    """Of bits, the sum over coordinates of H(E p) - E H(p), given the class; and the distance is not symmetric."""
+    model = bits_model()
+    generator = torch.Generator().manual_seed(0)
+    x, c = torch.randn(64, 1, 4, 3, generator=generator).double(), torch.zeros(64).long()
+    p = model("z", {"x": x, "c": c}).mean.detach()
+    entropy = lambda p: -(p * p.log2() + (1 - p) * (1 - p).log2())  # noqa: E731
+    exact = (entropy(p.mean(0)) - entropy(p).mean(0)).sum()
+    assert measures.bits(model, pc.Data({"x": x, "c": c})) == pytest.approx(float(exact), rel=1e-3)
+    a, b = torch.randn(20_000, 1, generator=generator), 3 * torch.randn(20_000, 1, generator=generator)
+    assert measures.disagreement(pc.Real(1), a, b) == pytest.approx((3 - 1) ** 2, rel=0.05)
+    assert measures.disagreement(pc.Real(1), b, a) == pytest.approx((1 - 1 / 3) ** 2, rel=0.05)
 
 
 def test_bits_of_correlated_codes_are_counted_once():
@@ -193,6 +235,18 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     with pytest.raises(pc.InputError, match="a method is one of vae, symmetric, ours, found 'gan'"):
         make_learner(design, pictures, "gan", pc.Engine("cpu"), seed=3)
     assert make_model(design, condition).conditions["c"].default is None
+    assert rates["vae"]["z"](1) == pytest.approx(rates["vae"]["x"](1) * min(1, 1 / (design.encoder_warm_up * 10)) ** 2)
+    assert learners["symmetric"].by is learners["symmetric"].averaged  # completes the data
+    other = replace(design, completed_by="model", chain_length=7.0, average=0.5, batch_size=8)
+    other = replace(other, estimator="disarm" if name == "fashion" else None)
+    again = {m: make_learner(other, pictures, m, pc.Engine("cpu"), seed=3) for m in learners}
+    assert again["symmetric"].by is again["symmetric"].model and again["ours"].completion.model is again["ours"].model
+    assert learners["ours"].completion.model is learners["ours"].averaged and again["ours"].chain_length(0) == 7.0
+    assert again["vae"].estimator == ("disarm" if name == "fashion" else "pathwise")
+    assert learners["vae"].estimator == ("gumbel" if name == "fashion" else "pathwise")
+    for learner in again.values():
+        assert learner.decay == 0.5 and learner.batch_size == 8
+        assert (learner.completion.augment is not None) == (name == "faces")
     scales = {learner.model.variables["x"].scale for learner in learners.values()}
     assert scales == {DESIGNS[name].scale} and isinstance(DESIGNS[name].scale, float)
 
@@ -253,14 +307,14 @@ def command(folder, *more):
 def test_a_run_in_two_time_boxes(folder, unverified, capsys):
     out, options = command(folder, "--quick", "--seeds", "2", "--lengths", "1", "2")
     cli.main([*options, "--minutes", "0"])
-    assert "the time is over before fashion vae-2; continue with --resume" in capsys.readouterr().out
+    assert "the time is over before fashion vae-4; continue with --resume" in capsys.readouterr().out
     cli.main([*options, "--methods", "vae"])
-    with pytest.raises(SystemExit, match="vae-2 has results: go on with --resume"):
+    with pytest.raises(SystemExit, match="vae-4 has results: go on with --resume"):
         cli.main(options)
-    before = (out / "fashion" / "vae-2" / "found.json").read_text()
+    before = (out / "fashion" / "vae-4" / "found.json").read_text()
     cli.main([*options, "--resume"])
-    assert (out / "fashion" / "vae-2" / "found.json").read_text() == before
-    with pytest.raises(SystemExit, match="vae-2 was begun with updates 10 instead of 7: give another --out"):
+    assert (out / "fashion" / "vae-4" / "found.json").read_text() == before
+    with pytest.raises(SystemExit, match="vae-4 was begun with updates 10 instead of 7: give another --out"):
         cli.main([*options, "--resume", "--updates", "7"])
     record = json.loads((out / "results.json").read_text())
     names = {metric["name"]: metric for metric in record["metrics"]}
@@ -268,7 +322,7 @@ def test_a_run_in_two_time_boxes(folder, unverified, capsys):
         for column in ("gap", "disagreement", "half_accuracy", "bits", "seconds_train", "seconds_10k_limiting"):
             assert names[f"fashion_{method}_{column}"]["std"] is not None
     assert "fashion_vae_seconds_10k_random" in names and "fashion_ours_seconds_10k_random" not in names
-    first, length = (json.loads((out / "fashion" / run / "found.json").read_text()) for run in ("ours-2", "length-1-2"))
+    first, length = (json.loads((out / "fashion" / run / "found.json").read_text()) for run in ("ours-4", "length-1-4"))
     assert names["fashion_ours_length_2_gap"]["value"] == first["gap"]  # the usual one, of the first seed
     assert names["fashion_ours_length_1_gap"]["value"] == length["gap"] and length["settings"]["chain_length"] == "1.0"
     assert not list(out.glob("fashion/*/checkpoint"))
@@ -309,7 +363,7 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monke
     cli.main([*options, "--resume"])
     record = json.loads((out / "results.json").read_text())
     assert {m["name"]: m for m in record["metrics"]} == metrics
-    assert {"command", "commit", "hardware"} == set(record["runs"]["fashion vae-2"]["origin"])
+    assert {"command", "commit", "hardware"} == set(record["runs"]["fashion vae-4"]["origin"])
 
 
 def test_orders_are_in_standard_errors():
@@ -337,7 +391,11 @@ def test_orders_are_in_standard_errors():
         ({"lengths": (0, 2)}, "each of --lengths must be a whole number, at least 1, found 0"),
         ({"updates": 0}, "--updates must be a whole number, at least 1, found 0"),
         ({"generated": 1}, "--generated must be a whole number, at least 2, found 1"),
-        ({"length": 0.5}, "--length must be at least 1, found 0.5"),
+        ({"length": 0.5}, "--length must be at least 1 and finite, found 0.5"),
+        ({"length": float("nan")}, "--length must be at least 1 and finite, found nan"),
+        ({"sigma": -0.1}, "--sigma must be positive and finite, or learned, found -0.1"),
+        ({"minutes": -1.0}, "--minutes must not be negative, found -1.0"),
+        ({"estimator": "foo"}, "--estimator must be one of disarm, straight-through, gumbel, found 'foo'"),
     ],
 )
 def test_what_is_refused(change, message, tmp_path):
@@ -346,14 +404,79 @@ def test_what_is_refused(change, message, tmp_path):
 
 
 def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
-    """Cut off in the middle, too, where there are no results yet."""
-    out, options = command(folder, "--quick", "--seeds", "1", "--lengths", "--methods", "ours", "--resume")
-    cli.main([*options, "--updates", "100000", "--minutes", "0.02"])
+    """Cut off in the middle, too, where there are no results yet; and what is refused changes nothing."""
+    out, options = command(folder, "--quick", "--seeds", "1", "--lengths")
+    ours = [*options, "--methods", "ours"]
+    cli.main([*ours, "--resume", "--updates", "100000", "--minutes", "0.02"])
     assert "continue with --resume" in capsys.readouterr().out
-    assert (out / "fashion" / "ours-2" / "checkpoint").is_dir()
-    wrong = "ours-2 was begun with updates 100000 instead of 300, chain_length 2.0 instead of 3.0: give another --out"
-    with pytest.raises(SystemExit, match=wrong):
-        cli.main([*options, "--updates", "300", "--length", "3"])
+    assert (out / "fashion" / "ours-4" / "checkpoint").is_dir()
+    wrong = "ours-4 was begun with updates 100000 instead of 300, chain_length 2.0 instead of 3.0: give another --out"
+    with pytest.raises(SystemExit, match="ours-4 has a checkpoint: go on with --resume, or give another --out"):
+        cli.main([*ours, "--updates", "300"])
+    for _ in range(2):
+        with pytest.raises(SystemExit, match=wrong):
+            cli.main([*ours, "--resume", "--updates", "300", "--length", "3"])
+    with pytest.raises(SystemExit, match=r"begun with updates 100000 instead of 10: give"):
+        cli.main([*options, "--resume"])  # all methods: said before the first of them is learned
+    assert not (out / "fashion" / "vae-4").exists()
+    cli.main([*ours, "--resume", "--updates", "100000", "--minutes", "0.02"])
+    assert "continue with --resume" in capsys.readouterr().out
+
+
+def test_a_crash_after_the_training_leaves_its_curve_alone(folder, unverified, monkeypatch, capsys):
+    """And that has updates of each conditional, which the learner of ours makes two steps for."""
+    monkeypatch.setattr(compare.Extractor, "load", classmethod(lambda cls, **_: Extractor(MeanColour(), "a test")))
+    monkeypatch.setattr(compare, "DESIGNS", {k: small(d) for k, d in DESIGNS.items()})
+    monkeypatch.setattr(compare, "TRIAL", 20)
+    monkeypatch.setattr(compare.measures, "SWEEPS", 2)
+    out, options = command(folder, "--seeds", "1", "--generated", "50", "--lengths", "--methods", "ours")
+    measured = compare.measured
+    monkeypatch.setattr(compare, "measured", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(options)
+    monkeypatch.setattr(compare, "measured", measured)
+    kept = json.loads((out / "fashion" / "ours-4" / "milestones.json").read_text())
+    cli.main([*options, "--resume"])
+    found = json.loads((out / "fashion" / "ours-4" / "found.json").read_text())
+    assert [point["updates"] for point in found["curve"]] == [10] and kept["found"][-1]["updates"] == 20
+    assert found["seconds_train"] == kept["trained"]
+
+
+def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
+    """The states that FIDs and classes are measured on, told apart by what makes them."""
+    out = folder / "out"
+    config = compare.Config(out=out, data=folder / "data", only="fashion", quick=True, device="cpu", generated=50)
+    session = compare.open_session(config, "fashion")
+    asked = []
+
+    def limiting(model, c, seed, sweeps, start=None):
+        asked.append((c, sweeps, start))
+        return {**drawn, "c": c, "x": drawn["x"] + len(asked)}
+
+    design = session.design
+    model = make_model(design, session.pictures.condition)
+    count = 50
+    real = {"x": torch.full((count, 1, 28, 28), 0.25), "z": torch.ones(count, *design.latent.event_shape)}
+    real["c"] = torch.zeros(count).long()
+    drawn = {name: torch.zeros_like(value) for name, value in real.items()}
+    codes = {**drawn, "x": drawn["x"] - 5}
+    monkeypatch.setattr(measures, "limiting", limiting)
+    monkeypatch.setattr(measures, "coded", lambda *_: real)
+    monkeypatch.setattr(measures, "random_codes", lambda *_: codes)
+    monkeypatch.setattr(measures, "shown", lambda model, state: state["x"])
+    monkeypatch.setattr(measures, "half_accuracy", lambda model, pictures, state, images: float(state["x"].mean()))
+    gap = partial(pc.diagnostics.Consistency, error=0.0, by_group={})
+    monkeypatch.setattr(measures, "gap", lambda model, state, **_: gap(float(state["x"].mean())))
+    monkeypatch.setattr(compare.Session, "score", lambda self, name, images: {name: float(images.mean())})
+    monkeypatch.setattr(compare.Session, "most", lambda self, count, quick: {10_000: 50, 100: 7}.get(count, count))
+    found, pictures = compare.measured(session, Run("fashion", "vae", config.seed), model)
+    assert (found["limiting"], found["random"], found["reconstruction"]) == (1, -5, 0.25)
+    assert (found["half_accuracy"], found["half_accuracy_random"], found["gap"]) == (1, -5, 1)
+    assert (found["limiting_from_data"], found["limiting_from_random"], found["limiting_longer"]) == (2, 3, 4)
+    assert found["gap_longer"] == 4
+    assert [sweeps for _, sweeps, _ in asked] == [7, 7, 7, 28] and asked[0][2] is asked[3][2] is None
+    assert asked[1][2]["z"] is real["z"] and asked[2][2]["z"] is codes["z"] and asked[1][0] is real["c"]
+    assert set(pictures) == {"real", "reconstruction", "limiting", "random"}
 
 
 def test_trials_of_designs_are_measured_once(folder, unverified, tmp_path, capsys, monkeypatch):

@@ -47,7 +47,7 @@ from paracond.descent import Descent, Optimiser, Rate, adam
 from paracond.engine import Engine
 from paracond.families import Bernoulli, Binary, Distribution, Gaussian, Real
 from paracond.joint import JointModel
-from paracond.state import Data, InputError, State, at_least, take
+from paracond.state import Data, InputError, State, at_least, one_of, take
 
 TEMPERATURE = 2 / 3  # of "gumbel": the choice of Maddison et al. for one bit
 
@@ -69,13 +69,19 @@ def divergence(q: Distribution) -> Tensor:
 
 
 @torch.no_grad()
-def random_code(model: JointModel, latent: str, given: Mapping[str, Tensor], seed: int = 0) -> State:
-    """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the conditions c)."""
-    x = next(name for name in _two_groups(model) if name != latent)
+def random_code(model: JointModel, latent: str, given: Mapping[str, Tensor], *, rows: int = 1, seed: int = 0) -> State:
+    """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the conditions c), or `rows`."""
+    names = _two_groups(model)
+    one_of("the latent", latent, names)
+    for name in given:
+        model.check_names([name])
+        if name in names:
+            raise InputError(f"a random code draws {name!r}: only conditions can be given")
+    at_least({"rows": (rows, 1)})
+    x = next(name for name in names if name != latent)
     generator = model.generator(seed)
-    state, _ = model.admit(dict(given))
-    rows = len(next(iter(state.values())))
-    state[latent] = _latent_family(model, latent).start(rows, generator, model.dtype)
+    state, _ = model.admit(dict(given), rows=rows)
+    state[latent] = _latent_family(model, latent).start(len(state[x]), generator, model.dtype)
     with model.asked():
         return {**state, x: model(x, state).sample(generator)}
 
@@ -142,7 +148,6 @@ ESTIMATORS: dict[str, Estimator] = {
     "straight-through": straight_through,
     "gumbel": gumbel,
 }
-UNBIASED = ("pathwise", "exact", "disarm")
 BEST = {Binary: "gumbel", Real: "pathwise"}
 
 

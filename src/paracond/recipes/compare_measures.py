@@ -4,15 +4,17 @@ Two ways to generate. By a random code: z ~ p(z), the fixed prior (ours has none
 alternates p(x | z, c) and q(z | x, c): after `SWEEPS` sweeps from the fitted start, which is the same for all methods.
 An image is shown as the mean of p(x | z, c) at its code z.
 
-Consistency. `gap`: the nats per step by which a redrawn group scores more than what it replaced, zero iff there is a
-joint that has both conditionals (theorem T1; see `diagnostics`). `disagreement`: do clamped and unclamped chains agree?
+Consistency. `gap`: the nats per step by which a redrawn group scores more than what it replaced. In the limit it is
+zero iff there is a joint that has both conditionals (theorem T1; see `diagnostics`); it is measured from the end of
+those chains on, and where they still drift that counts too. `disagreement`: do clamped and unclamped chains agree?
 Codes z ~ q(z | x, c) of real images (the chain with x clamped) against those of the unclamped chain, for the same c:
 the Frechet distance of means and covariances, per coordinate, in units in which the former have covariance one. (z has
 no units of its own, and without that one wide direction that agrees would hide all others.) With d coordinates,
 
     (|m|^2 + tr(1 + S - 2 S^1/2)) / d,      m, S being those of the latter in these units.
 
-Finite samples have some of it: 10,000 codes of 256 coordinates have .014 where they agree.
+Finite samples have some of it: 10,000 codes of 256 coordinates have .014 where they agree. Directions in which hardly
+any of the former differ would decide alone: they count as if one code in n did, and of bits one in a hundred.
 
 Inference that none was trained for, from the visible upper half x_K of test images:
 
@@ -28,8 +30,9 @@ Inference that none was trained for, from the visible upper half x_K of test ima
 
       log p(x_K | z_n, c_n) = -|x_K - mu_nK|^2 / (2 sigma^2) + what is the same for all n and k,
 
-  so that for so small an N it is nearly the class of the nearest mu_n. What it can reach is therefore measured too:
-  with real images in the place of mu_n, and by always deciding for the most frequent class.
+  so that for so small an N it is nearly the class of the nearest mu_n. For scale it is therefore measured
+  with real images in the place of mu_n too (smoother ones may do better), and by always deciding for the most frequent
+  class.
 - *The hidden half*, by chains with x_K and c clamped: the error of their mean, as a root mean square.
 
 Bits: at most what the codes say of an image given c. Of bits, the sum over coordinates as if they were independent
@@ -94,12 +97,12 @@ def gap(model: pc.JointModel, state: pc.State, steps: int, chains: int = 512) ->
     return consistency(model, state=take(state, slice(chains)), warmup=0, steps=steps)
 
 
-def disagreement(clamped: Tensor, unclamped: Tensor) -> float:
-    """Of codes `[n, *event]`. Directions in which hardly any of the former differ (bits that are always the same) count
-    as if one in n did."""
+def disagreement(family: pc.Family, clamped: Tensor, unclamped: Tensor) -> float:
+    """Of codes `[n, *event]`."""
     real = statistics(clamped)
     values, vectors = torch.linalg.eigh(real.covariance)
-    units = vectors * values.clamp(min=values.mean() / real.count).rsqrt()
+    least = max(float(values.mean()) / int(real.count), 0.01 if isinstance(family, pc.Binary) else 0.0)
+    units = vectors * values.clamp(min=least).rsqrt()
     a, b = (statistics((codes.flatten(1).double() - real.mean) @ units) for codes in (clamped, unclamped))
     return frechet_distance(a, b) / len(values)
 

@@ -4,18 +4,19 @@
 - "symmetric": the two-player game with the same prior (`directed.Symmetric`);
 - "ours": Algorithm 1, without a prior (`Learner`).
 
-All else is the same: networks and their initial weights, optimiser, learning rate, batch, examples, and the number of
-gradient steps that each conditional makes. (An update of the first two is one of both conditionals; the `Learner`
-updates one at a time, so it makes twice as many. Its encoder learns from all rows but fresh ones, whose codes are its
-own draws: from 1 - 1/n of a batch for the chain length n.) Chains begin at the same start, fitted and not learned.
+All else is the same: networks and their initial weights, optimiser, learning rate, batch, and the number of gradient
+steps that each conditional makes. (An update of the first two is one of both conditionals, on fresh examples; the
+`Learner` updates one at a time, so it makes twice as many, and 1/n of a batch is fresh each time for the chain length
+n: it sees 2/n as many examples, on faces half. Its encoder learns from all rows but fresh ones, whose codes are its own
+draws.) Chains begin at the same start, fitted and not learned.
 
 Codes begin saying much: the means that the untrained encoder gives to real images, or the logits of bits, are centred,
 made white and spread (`whiten`), and its learning rate grows from zero, so that the decoder first learns to read them.
 Without it the VAE took long to fill the prior with real codes, and the others may ignore theirs: bits of an untrained
 encoder are nearly coins (.7 bits of 147 are told, spread by 4 it is 27), and Symmetric's then were coins for good.
-Symmetric and ours complete the data by their averaged encoders (see `Learner`): real codes then do not run away, and
-random codes of Symmetric are better. Means of the pixels of faces are bounded, so that no chain can leave them by more
-than its noise (see `Real`).
+Symmetric and ours complete the data by their averaged encoders (see `Learner`): real codes then run away less, and
+random codes of Symmetric seem to be better. Means of the pixels of faces are bounded, so that no chain can leave them
+by more than its noise (see `Real`).
 
 Codes are maps that keep their place in the image: for Fashion-MNIST 147 bits in three of 7 x 7, with a uniform prior,
 for faces 256 numbers in four of 8 x 8, with a standard normal one. Without a place codes of ours said little, perhaps
@@ -222,7 +223,11 @@ def rates_of(design: Design, method: str) -> dict[str, pc.schedules.Schedule]:
 
 def steps_of(design: Design, method: str) -> int:
     """Steps of the learner in which each conditional makes `design.updates`."""
-    return design.updates * (2 if method == "ours" else 1)
+    return design.updates * steps_per_update(method)
+
+
+def steps_per_update(method: str) -> int:
+    return 2 if method == "ours" else 1
 
 
 def small(design: Design) -> Design:

@@ -22,8 +22,8 @@ MEASURES = {"gap": "inconsistency: nats per step", "disagreement": "disagreement
 Named = list[tuple[str, str, Figure]]
 
 
-def page(title: str, about: str, outcome: Outcome, found: Mapping[Run, dict], figures: Named) -> Report:
-    report = Report(title, about)
+def page(about: str, outcome: Outcome, found: Mapping[Run, dict], figures: Named) -> Report:
+    report = Report("Three ways to learn the same two conditionals (section 5.5)", about)
     rows = beside_the_paper(found)
     if any(any(cells) for _, *cells in rows):  # a quick run has no FID
         report.section("FID: measured (the paper's)")
@@ -47,8 +47,9 @@ def figures(out: Path, seed: int, found: Mapping[Run, dict], usual: Mapping[str,
         lengths = by_length(found, dataset, usual[dataset])
         if lengths and all("limiting" in numbers for numbers in lengths.values()):
             caption = (
-                "Ours, with its chain length at every point, and the other methods. With length 1, p(z | x, c) learns "
-                "nothing: all its examples are its own fresh draws."
+                "Ours, with its chain length n at every point, and the other methods. All make as many updates; of the "
+                "examples that the others see, ours sees 2/n. With length 1, p(z | x, c) learns nothing: all its "
+                "examples are its own fresh draws."
             )
             made.append((f"{dataset}: fit and consistency", caption, trade_off(lengths, first)))
         if any(numbers.get("curve") for numbers in first.values()):
@@ -81,19 +82,21 @@ def trade_off(lengths: Mapping[float, dict], others: Mapping[str, dict]) -> Figu
 
 
 def curves(found: Mapping[str, dict]) -> Figure:
-    """FIDs against seconds of training, both ways to generate."""
-    figure = Figure(figsize=(9.5, 3.4), layout="constrained")
-    for axes, how in zip(figure.subplots(1, 2), ("limiting", "random"), strict=True):
-        for method, numbers in found.items():
-            points = [(p["seconds"], p[how]) for p in numbers.get("curve", []) if how in p]
-            if points:
-                axes.plot(*zip(*points, strict=True), "o-", ms=3, color=COLOURS[method], label=NAMES[method])
-        axes.set_xlabel("seconds of training")
-        axes.set_ylabel(f"FID, {how}")
-        logarithmic(axes, "x")
-        logarithmic(axes, "y")
-        if axes.lines:
-            axes.legend(fontsize=8)
+    """FIDs of both ways to generate against updates, which all have as many of, and against seconds of training."""
+    figure = Figure(figsize=(9.5, 6.4), layout="constrained")
+    labels = {"updates": "updates of each conditional", "seconds": "seconds of training"}
+    for row, (key, label) in zip(figure.subplots(2, 2), labels.items(), strict=True):
+        for axes, how in zip(row, ("limiting", "random"), strict=True):
+            for method, numbers in found.items():
+                points = [(p[key], p[how]) for p in numbers.get("curve", []) if how in p]
+                if points:
+                    axes.plot(*zip(*points, strict=True), "o-", ms=3, color=COLOURS[method], label=NAMES[method])
+            axes.set_xlabel(label)
+            axes.set_ylabel(f"FID, {how}")
+            logarithmic(axes, "x")
+            logarithmic(axes, "y")
+            if axes.lines:
+                axes.legend(fontsize=8)
     return figure
 
 

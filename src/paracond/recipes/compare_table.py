@@ -36,19 +36,20 @@ GOALS = {
 }
 #: What is measured of every run, besides the two FIDs: which direction is better, and what it is.
 COLUMNS = {
-    "gap": ("lower", "nats per step by which conditionals disagree, in the limit"),
+    "gap": ("lower", "nats per step by which conditionals disagree, after 100 sweeps (what still drifts counts too)"),
+    "gap_longer": ("lower", "the same after 400; first seed"),
     "disagreement": ("lower", "Frechet distance of codes of the unclamped chain from those of real images, white"),
     "half_accuracy": ("higher", "class from the upper half, by Bayes' rule on limiting codes"),
     "half_accuracy_random": ("higher", "class from the upper half, by Bayes' rule on random codes"),
     "half_error": ("lower", "of the lower half given the upper and c, mean of eight chains, root mean square"),
     "bits": ("higher", "what the code says of an image given c, at most"),
     "reconstruction": ("lower", "FID of images decoded from codes of real images"),
-    "seconds_train": ("lower", "training alone"),
+    "seconds_train": ("lower", "training alone, compiling included if it was asked for"),
     "seconds_10k_random": ("lower", "10,000 images by random codes"),
     "seconds_10k_limiting": ("lower", "10,000 images by the chain"),
-    "limiting_from_data": ("lower", "FID of the chain from real images, as many sweeps"),
-    "limiting_from_random": ("lower", "FID of the chain from random codes, as many sweeps"),
-    "limiting_longer": ("lower", "FID of the chain from the start, four times as many sweeps"),
+    "limiting_from_data": ("lower", "FID of the chain from real images, as many sweeps; first seed"),
+    "limiting_from_random": ("lower", "FID of the chain from random codes, as many sweeps; first seed"),
+    "limiting_longer": ("lower", "FID of the chain from the start, four times as many sweeps; first seed"),
 }
 ALONG_LENGTHS = ("limiting", "gap", "disagreement")
 

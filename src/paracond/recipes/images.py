@@ -259,16 +259,19 @@ class Boxed(Protocol):
 def train(learner: Descent, updates: int, folder: Path, config: Boxed, milestones: Milestones | None) -> None:
     """Learn, with checkpoints; raises `Unfinished` at the end of the time box."""
 
+    learned = False
+
     def look(info) -> None:
+        nonlocal learned
+        learned = True
         if milestones is not None:
             milestones(learner)
 
-    before = learner.step_count
     try:
         done = checkpoints.fit(learner, updates, folder, resume=config.resume, minutes=config.minutes, on_step=look)
     finally:
         learner.engine.synchronise()
-        if milestones is not None and learner.step_count > before:  # a run that was refused leaves them as they were
+        if milestones is not None and learned:  # a run that was refused, or done before, leaves them as they were
             milestones.pause(learner)
     if not done:
         raise Unfinished(f"stopped at update {learner.step_count} of {updates}; continue with --resume")
