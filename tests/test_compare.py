@@ -467,13 +467,16 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     monkeypatch.setattr(measures, "half_accuracy", lambda model, pictures, state, images: float(state["x"].mean()))
     gap = partial(pc.diagnostics.Consistency, error=0.0, by_group={})
     monkeypatch.setattr(measures, "gap", lambda model, state, **_: gap(float(state["x"].mean())))
+    monkeypatch.setattr(measures, "disagreement", lambda family, clamped, other: float((clamped - 2 * other).mean()))
+    monkeypatch.setattr(measures, "timed", lambda model, make: ((state := make()), state["x"], 3.0))
     monkeypatch.setattr(compare.Session, "score", lambda self, name, images: {name: float(images.mean())})
     monkeypatch.setattr(compare.Session, "most", lambda self, count, quick: {10_000: 50, 100: 7}.get(count, count))
     found, pictures = compare.measured(session, Run("fashion", "vae", config.seed), model)
     assert (found["limiting"], found["random"], found["reconstruction"]) == (1, -5, 0.25)
     assert (found["half_accuracy"], found["half_accuracy_random"], found["gap"]) == (1, -5, 1)
     assert (found["limiting_from_data"], found["limiting_from_random"], found["limiting_longer"]) == (2, 3, 4)
-    assert found["gap_longer"] == 4
+    assert (found["gap_longer"], found["disagreement"]) == (4, 1)
+    assert found["seconds_10k_limiting"] == found["seconds_10k_random"] == 3 * 10_000 / count
     assert [sweeps for _, sweeps, _ in asked] == [7, 7, 7, 28] and asked[0][2] is asked[3][2] is None
     assert asked[1][2]["z"] is real["z"] and asked[2][2]["z"] is codes["z"] and asked[1][0] is real["c"]
     assert set(pictures) == {"real", "reconstruction", "limiting", "random"}

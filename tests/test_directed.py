@@ -87,6 +87,18 @@ def test_an_unbiased_estimator_has_the_exact_gradient_on_average(estimator):
     assert_mean(found_gradients(learner, 2000), flat_gradient(exact_elbo(model, data.state).mean(), model))
 
 
+def test_gumbel_has_the_slope_of_its_relaxed_bit():
+    """For f(z) = z, of which d E f / d l = p (1 - p), it is the mean over u of s (1 - s) / T, T = 2 / 3."""
+    logits = torch.full((100_000, 1), 0.7, dtype=torch.float64, requires_grad=True)
+    q = pc.families.Bernoulli(logits)
+    value = directed.gumbel(q, pc.Binary(1), lambda z: z.sum(1), torch.Generator().manual_seed(0)).mean()
+    (found,) = torch.autograd.grad(value, logits)
+    u = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
+    s = torch.sigmoid((0.7 + u.logit()) * 3 / 2)
+    assert float(found.sum()) == pytest.approx(float((s * (1 - s)).mean() * 3 / 2), rel=0.01)
+    assert float(value) == pytest.approx(float(torch.sigmoid(torch.tensor(0.7))), abs=0.01)
+
+
 @pytest.mark.parametrize("estimator", ["straight-through", "gumbel"])
 def test_a_biased_estimator_is_biased_in_the_encoder_only_and_not_far_off(estimator):
     """Said to be biased, so it must fail the test that unbiased ones pass; the decoder's gradient is exact on average.
