@@ -13,7 +13,7 @@ from test_images import write_idx
 import paracond as pc
 from paracond import cli
 from paracond.metrics import Extractor
-from paracond.recipes import compare, compare_model, compare_table
+from paracond.recipes import compare, compare_model, compare_session, compare_table
 from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
 from paracond.recipes.compare_table import Run
@@ -232,7 +232,7 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     assert rates["ours"]["z"](0) == 0
     grown = int(design.encoder_warm_up * steps_of(design, "vae")) + 1  # from here on both learn at the same rate
     assert rates["vae"]["z"](grown) == rates["vae"]["x"](grown) > 0
-    with pytest.raises(pc.InputError, match="a method is one of vae, symmetric, ours, found 'gan'"):
+    with pytest.raises(pc.InputError, match="a method must be one of vae, symmetric, ours, found 'gan'"):
         make_learner(design, pictures, "gan", pc.Engine("cpu"), seed=3)
     assert make_model(design, condition).conditions["c"].default is None
     assert rates["vae"]["z"](1) == pytest.approx(rates["vae"]["x"](1) * min(1, 1 / (design.encoder_warm_up * 10)) ** 2)
@@ -336,13 +336,19 @@ class MeanColour(torch.nn.Module):
         return torch.nn.functional.adaptive_avg_pool2d(images, 3).flatten(1)
 
 
-def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monkeypatch, capsys):
-    """All but the network: the names that are asked for, with spreads over seeds; both orders; all figures."""
-    monkeypatch.setattr(compare.Extractor, "load", classmethod(lambda cls, **_: Extractor(MeanColour(), "a test")))
-    monkeypatch.setattr(compare, "DESIGNS", {k: small(d) for k, d in DESIGNS.items()})
-    monkeypatch.setattr(compare, "MOMENTS", (0.01,))
+@pytest.fixture
+def measured_small(unverified, monkeypatch):
+    """All but the size, and the network of the FID."""
+    load = classmethod(lambda cls, **_: Extractor(MeanColour(), "a test"))
+    monkeypatch.setattr(compare_session.Extractor, "load", load)
+    monkeypatch.setattr(compare_session, "DESIGNS", {k: small(d) for k, d in DESIGNS.items()})
     monkeypatch.setattr(compare, "TRIAL", 20)
     monkeypatch.setattr(compare.measures, "SWEEPS", 2)
+
+
+def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, monkeypatch, capsys):
+    """The names that are asked for, with spreads over seeds; both orders; all figures."""
+    monkeypatch.setattr(compare, "MOMENTS", (0.01,))
     sizes = ["--seeds", "2", "--generated", "50", "--updates", "20", "--lengths", "1", "4"]
     out, options = command(folder, *sizes)
     cli.main(options)
@@ -358,7 +364,7 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, unverified, monke
     def missing(cls, **_):
         raise AssertionError("the page is made from what was found, without any Inception weights")
 
-    monkeypatch.setattr(compare.Extractor, "load", classmethod(missing))
+    monkeypatch.setattr(compare_session.Extractor, "load", classmethod(missing))
     (out / "results.json").unlink()
     cli.main([*options, "--resume"])
     record = json.loads((out / "results.json").read_text())
@@ -423,12 +429,8 @@ def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
     assert "continue with --resume" in capsys.readouterr().out
 
 
-def test_a_crash_after_the_training_leaves_its_curve_alone(folder, unverified, monkeypatch, capsys):
+def test_a_crash_after_the_training_leaves_its_curve_alone(folder, measured_small, monkeypatch, capsys):
     """And that has updates of each conditional, which the learner of ours makes two steps for."""
-    monkeypatch.setattr(compare.Extractor, "load", classmethod(lambda cls, **_: Extractor(MeanColour(), "a test")))
-    monkeypatch.setattr(compare, "DESIGNS", {k: small(d) for k, d in DESIGNS.items()})
-    monkeypatch.setattr(compare, "TRIAL", 20)
-    monkeypatch.setattr(compare.measures, "SWEEPS", 2)
     out, options = command(folder, "--seeds", "1", "--generated", "50", "--lengths", "--methods", "ours")
     measured = compare.measured
     monkeypatch.setattr(compare, "measured", lambda *_: 1 / 0)

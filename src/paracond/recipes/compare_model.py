@@ -41,7 +41,7 @@ from paracond.descent import Descent
 from paracond.families import Bernoulli, Gaussian
 from paracond.recipes.faces_baselines import Moved
 from paracond.recipes.images import adam
-from paracond.state import InputError
+from paracond.state import one_of
 
 METHODS = ("vae", "symmetric", "ours")
 CLASS = "Male"  # of the attributes, the one that is asked for
@@ -186,8 +186,7 @@ def heads(network: nn.Module) -> list[Any]:
 
 
 def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Descent:
-    if method not in METHODS:
-        raise InputError(f"a method is one of {', '.join(METHODS)}, found {method!r}")
+    one_of("a method", method, METHODS)
     torch.manual_seed(seed)
     model = make_model(design, pictures.condition).to(engine.device)
     model.fit_starts(pictures.train, seed=0)
