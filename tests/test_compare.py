@@ -13,7 +13,7 @@ from test_images import write_idx
 import paracond as pc
 from paracond import cli
 from paracond.metrics import Extractor
-from paracond.recipes import compare, compare_model, compare_session, compare_table
+from paracond.recipes import compare, compare_model, compare_report, compare_session, compare_table
 from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
 from paracond.recipes.compare_table import Run
@@ -386,6 +386,14 @@ def test_orders_are_in_standard_errors():
     }
     table = {name: cells for name, *cells, _ in compare_table.beyond_the_paper(found, "fashion")}
     assert table == {"gap": ["200", "", "100 ± 10"], "half_error": ["0.200", "", "0.200 ± 0"]}
+
+
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (0.7, 1000.0, [1, 10, 100, 1000]), (0.9, 110.0, [1, 3, 10, 30, 100]), (19.5, 61.0, [20, 25, 30, 40, 50, 60]),
+    (0.0235, 0.061, [0.025, 0.03, 0.04, 0.05, 0.06]), (31.2, 34.3, [32, 33, 34]),
+])  # fmt: skip
+def test_a_logarithmic_axis_has_few_round_numbers(low, high, ticks):
+    assert compare_report.ticks(low, high) == pytest.approx(ticks)
 
 
 @pytest.mark.parametrize(

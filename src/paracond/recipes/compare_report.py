@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from paracond.results import Outcome
 NAMES = {"vae": "VAE", "symmetric": "Symmetric", "ours": "ours"}
 COLOURS = {"vae": "C0", "symmetric": "C1", "ours": "C2"}
 MEASURES = {"gap": "inconsistency: nats per step", "disagreement": "disagreement of clamped and unclamped codes"}
+STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8))  # of a logarithmic axis
 Named = list[tuple[str, str, Figure]]
 
 
@@ -71,10 +73,10 @@ def trade_off(lengths: Mapping[float, dict], others: Mapping[str, dict]) -> Figu
             axes.annotate(f"{n:g}", (x, y), textcoords="offset points", xytext=(5, 4), fontsize=8)
         for method, (x, y) in beside.items():
             axes.plot([x], [y], "s", ms=6, color=COLOURS[method], label=NAMES[method])
+        axes.margins(0.15)
         if all(x > 0 for x in [p[1] for p in points] + [x for x, _ in beside.values()]):
             logarithmic(axes, "x")
         logarithmic(axes, "y")
-        axes.margins(0.15)
         axes.set_xlabel(label)
         axes.set_ylabel("FID, limiting")
         axes.legend(fontsize=8)
@@ -101,12 +103,21 @@ def curves(found: Mapping[str, dict]) -> Figure:
 
 
 def logarithmic(axes: Axes, which: str) -> None:
-    """With numbers as one writes them."""
+    """With some numbers, as one writes them. Comes last: they are chosen for what the axis shows."""
     axes.set(**{f"{which}scale": "log"})
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
+    axis.set_major_locator(FixedLocator(ticks(low, high)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers between these, of the roundest kind that has four there; equally far apart, if none has."""
+    decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    kinds = [[step * 10.0**decade for decade in decades for step in steps] for steps in STEPS]
+    kinds.append(list(MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)))
+    inside = [[value for value in values if low <= value <= high] for values in kinds]
+    return next((values for values in inside if len(values) >= 4), inside[-1])
 
 
 def samples(out: Path, seed: int, dataset: str, methods: list[str]) -> Named:
