@@ -32,9 +32,10 @@ import paracond as pc
 from paracond.recipes import compare, images_report
 from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_model import FACES, Design
+from paracond.recipes.compare_session import Session, open_session
 from paracond.recipes.compare_table import Run
 from paracond.report import png
-from paracond.results import commit, hardware
+from paracond.results import origin
 from paracond.state import take
 
 
@@ -61,30 +62,29 @@ class Config:
 def main(config: Config) -> None:
     began, longest = time.perf_counter(), config.guess
     chosen = {"only": config.dataset, "quick": config.quick, "compile": config.compile}
-    settings = compare.Config(out=config.out, data=config.data, extras=False, **chosen)
-    session = compare.open_session(settings, config.dataset)
+    session = open_session(compare.Config(out=config.out, data=config.data, extras=False, **chosen), config.dataset)
     preset = session.design
     for name, method, changes in trials_of(config.trials):
         since = time.perf_counter()
         if since - began + longest > config.seconds:
             print(f"no time for {name}", flush=True)
             continue
-        design = changed(preset, changes)  # before the trial is taken: it may be refused
+        session.design = changed(preset, changes)  # before the trial is taken: it may be refused
         if not begun(config.out / name):
-            print(
-                f"{name} was begun before, or by another command: remove {config.out / name} to try again", flush=True
-            )
+            taken = "was begun before, or by another command"
+            print(f"{name} {taken}: remove {config.out / name} to try again", flush=True)
             continue
-        session.design = design
         found = tried(session, Run(config.dataset, method, config.seed), config.out / name)
+        keep(config, {"name": name, "method": method, "changes": changes} | found | origin(session.device))
         longest = max(longest, time.perf_counter() - since)
-        line = {"name": name, "dataset": config.dataset, "method": method, "seed": config.seed, "changes": changes}
-        line |= found
-        line |= {"commit": commit(), "hardware": hardware(session.device)}
-        text = json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in line.items()})
-        print(text, flush=True)
-        with (config.out / "trials.jsonl").open("a") as file:
-            file.write(text + "\n")
+
+
+def keep(config: Config, found: dict) -> None:
+    line = {"dataset": config.dataset, "seed": config.seed} | found
+    text = json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in line.items()})
+    print(text, flush=True)
+    with (config.out / "trials.jsonl").open("a") as file:
+        file.write(text + "\n")
 
 
 def trials_of(trials: tuple[str, ...]) -> Iterator[tuple[str, str, dict]]:
@@ -113,7 +113,7 @@ def changed(design: Design, changes: dict) -> Design:
     return replace(design, **changes)
 
 
-def tried(session: compare.Session, run: Run, folder: Path) -> dict:
+def tried(session: Session, run: Run, folder: Path) -> dict:
     model, milestones = compare.trained(session, run, folder, float("inf"))
     shutil.rmtree(folder / "checkpoint")
     numbers, pictures = compare.measured(session, run, model)

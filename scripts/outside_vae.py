@@ -31,7 +31,7 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import directed
-from paracond.results import commit, hardware
+from paracond.results import origin, plain
 
 PIXELS = 784
 
@@ -100,11 +100,15 @@ def main(config: Config) -> None:
             values = [method(kind, sets["train"], sets["test"], config, seed) for seed in range(config.seeds)]
             spread = statistics.stdev(values) if len(values) > 1 else None
             seconds = (time.perf_counter() - began) / config.seeds
-            found[f"{kind} {name}"] = {"mean": statistics.fmean(values), "std": spread, "values": values, "s": seconds}
+            found[f"{kind} {name}"] = {
+                "mean": statistics.fmean(values),
+                "std": spread,
+                "values": values,
+                "seconds": seconds,
+            }
             print(f"{kind} {name}: -ELBO {statistics.fmean(values):.3f}, {values}, {seconds:.0f} s each", flush=True)
-    record = {"commit": commit(), "hardware": hardware("cpu"), "torch": torch.__version__, "pythae": version("pythae")}
-    settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(config).items()}
-    config.out.write_text(json.dumps({**record, "config": settings, "minus_elbo": found}, indent=1) + "\n")
+    record = {**origin("cpu"), "pythae": version("pythae"), "config": plain(config), "minus_elbo": found}
+    config.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

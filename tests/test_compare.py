@@ -369,7 +369,10 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, m
     cli.main([*options, "--resume"])
     record = json.loads((out / "results.json").read_text())
     assert {m["name"]: m for m in record["metrics"]} == metrics
-    assert {"command", "commit", "hardware"} == set(record["runs"]["fashion vae-4"]["origin"])
+    assert {"command", "commit", "hardware", "torch"} == set(record["runs"]["fashion vae-4"]["origin"])
+    saved = {model.parent.name: pc.JointModel.load(model) for model in out.glob("fashion/*/model")}
+    assert set(saved) == {"vae-4", "symmetric-4", "ours-4"}
+    assert set(pc.sample(saved["ours-4"], {"c": torch.tensor([9])}, sweeps=1)) == {"x", "z", "c"}
 
 
 def test_orders_are_in_standard_errors():
@@ -384,8 +387,8 @@ def test_orders_are_in_standard_errors():
     found = {
         run: {"gap": 10 * n["limiting"], "half_error": 0.2} for run, n in found.items() if run.method != "symmetric"
     }
-    table = {name: cells for name, *cells, _ in compare_table.beyond_the_paper(found, "fashion")}
-    assert table == {"gap": ["200", "", "100 ± 10"], "half_error": ["0.200", "", "0.200 ± 0"]}
+    table = {about.split(" ")[0]: cells for about, *cells in compare_table.beyond_the_paper(found, "fashion")}
+    assert table == {"inconsistency,": ["200", "", "100 ± 10"], "error": ["0.200", "", "0.200 ± 0"]}
 
 
 @pytest.mark.parametrize(("low", "high", "ticks"), [
@@ -409,7 +412,7 @@ def test_a_logarithmic_axis_has_few_round_numbers(low, high, ticks):
         ({"length": float("nan")}, "--length must be at least 1 and finite, found nan"),
         ({"sigma": -0.1}, "--sigma must be positive and finite, or learned, found -0.1"),
         ({"minutes": -1.0}, "--minutes must not be negative, found -1.0"),
-        ({"estimator": "foo"}, "--estimator must be one of disarm, straight-through, gumbel, found 'foo'"),
+        ({"estimator": "foo"}, "--estimator must be one of gumbel, straight-through, disarm, found 'foo'"),
     ],
 )
 def test_what_is_refused(change, message, tmp_path):
@@ -424,7 +427,7 @@ def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
     cli.main([*ours, "--resume", "--updates", "100000", "--minutes", "0.02"])
     assert "continue with --resume" in capsys.readouterr().out
     assert (out / "fashion" / "ours-4" / "checkpoint").is_dir()
-    wrong = "ours-4 was begun with updates 100000 instead of 300, chain_length 2.0 instead of 3.0: give another --out"
+    wrong = "ours-4 was begun with updates 100000 instead of 300, length 2.0 instead of 3.0: give another --out"
     with pytest.raises(SystemExit, match="ours-4 has a checkpoint: go on with --resume, or give another --out"):
         cli.main([*ours, "--updates", "300"])
     for _ in range(2):
@@ -433,8 +436,21 @@ def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
     with pytest.raises(SystemExit, match=r"begun with updates 100000 instead of 10: give"):
         cli.main([*options, "--resume"])  # all methods: said before the first of them is learned
     assert not (out / "fashion" / "vae-4").exists()
-    cli.main([*ours, "--resume", "--updates", "100000", "--minutes", "0.02"])
+    of_others = ["--estimator", "disarm"]  # which ours does not depend on
+    cli.main([*ours, *of_others, "--resume", "--updates", "100000", "--minutes", "0.02"])
     assert "continue with --resume" in capsys.readouterr().out
+
+
+def test_numbers_are_those_of_the_machine_that_made_them():
+    origins = [{"command": k, "commit": k, "hardware": "H200", "torch": "2.11"} for k in ("b", "a")]
+    found = {Run("fashion", "vae", seed): {"origin": origin} for seed, origin in enumerate(origins)}
+    assert compare.made_on(found) == {"commit": "a, b", "hardware": "H200", "torch": "2.11"}
+
+
+def test_a_quick_run_is_of_few_trainings():
+    config = compare_session.fewer(compare.Config(quick=True))
+    assert (config.seeds, config.lengths) == (2, (1, 2))
+    assert compare_session.fewer(compare.Config()) == compare.Config()
 
 
 def test_a_crash_after_the_training_leaves_its_curve_alone(folder, measured_small, monkeypatch, capsys):
@@ -484,11 +500,14 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     found, pictures = compare.measured(session, Run("fashion", "vae", config.seed), model)
     assert (found["limiting"], found["random"], found["reconstruction"]) == (1, -5, 0.25)
     assert (found["half_accuracy"], found["half_accuracy_random"], found["gap"]) == (1, -5, 1)
-    assert (found["limiting_from_data"], found["limiting_from_random"], found["limiting_longer"]) == (2, 3, 4)
-    assert (found["gap_longer"], found["disagreement"]) == (4, 1)
+    names = ("from_random", "longer", "one_sweep", "from_data", "from_random_longer")
+    assert [found[f"limiting_{name}"] for name in names] == [2, 3, 4, 5, 6]
+    assert (found["gap_longer"], found["disagreement"]) == (3, 1)
     assert found["seconds_10k_limiting"] == found["seconds_10k_random"] == 3 * 10_000 / count
-    assert [sweeps for _, sweeps, _ in asked] == [7, 7, 7, 28] and asked[0][2] is asked[3][2] is None
-    assert asked[1][2]["z"] is real["z"] and asked[2][2]["z"] is codes["z"] and asked[1][0] is real["c"]
+    assert [sweeps for _, sweeps, _ in asked] == [7, 7, 28, 1, 7, 28]
+    assert asked[0][2] is asked[2][2] is asked[3][2] is None
+    assert asked[1][2]["z"] is asked[5][2]["z"] is codes["z"]
+    assert asked[4][2]["z"] is real["z"] and asked[4][0] is real["c"]
     assert set(pictures) == {"real", "reconstruction", "limiting", "random"}
 
 

@@ -7,7 +7,7 @@ import torch
 from helpers import assert_mean
 
 import paracond as pc
-from paracond import checkpoints, directed, known
+from paracond import checkpoints, directed, estimators, known
 
 BITS = 3
 CLASSES = 2
@@ -91,7 +91,7 @@ def test_gumbel_has_the_slope_of_its_relaxed_bit():
     """For f(z) = z, of which d E f / d l = p (1 - p), it is the mean over u of s (1 - s) / T, T = 2 / 3."""
     logits = torch.full((100_000, 1), 0.7, dtype=torch.float64, requires_grad=True)
     q = pc.families.Bernoulli(logits)
-    value = directed.gumbel(q, pc.Binary(1), lambda z: z.sum(1), torch.Generator().manual_seed(0)).mean()
+    value = estimators.gumbel(q, lambda z: z.sum(1), torch.Generator().manual_seed(0)).mean()
     (found,) = torch.autograd.grad(value, logits)
     u = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
     s = torch.sigmoid((0.7 + u.logit()) * 3 / 2)
@@ -277,6 +277,8 @@ def test_a_random_code_without_conditions_and_what_cannot_be_given():
     groups = {"x": pc.Real(2), "z": pc.Binary(BITS)}
     bare = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(groups, n)) for n, f in groups.items()})
     assert directed.random_code(bare, "z", {}, rows=5)["x"].shape == (5, 2)
+    whole, parts = (directed.random_code(bare, "z", {}, rows=5, chunk=chunk) for chunk in (5, 2))
+    assert torch.equal(whole["z"], parts["z"]) and parts["x"].shape == (5, 2)
     model, c = model_of(pc.Binary(BITS)), torch.ones(3).long()
     with pytest.raises(pc.InputError, match="a random code draws 'x': only conditions can be given"):
         directed.random_code(model, "z", {"c": c, "x": torch.zeros(3, 4)})
@@ -340,7 +342,9 @@ def test_what_is_refused():
     data, model = examples(), model_of(pc.Binary(BITS))
     with pytest.raises(pc.InputError, match="there is a prior for Binary and Real latents; 'z' is Categorical"):
         pc.VAE(model_of(pc.Categorical(3)), data)
-    with pytest.raises(pc.InputError, match=r"the estimator for Binary.* is one of exact, disarm, .* found 'pathwise'"):
+    with pytest.raises(
+        pc.InputError, match=r"the estimator for Binary.* is one of gumbel, straight-through, .* found 'pathwise'"
+    ):
         pc.VAE(model, data, estimator="pathwise")
     with pytest.raises(pc.InputError, match="the data must have one of x, z everywhere"):
         pc.Symmetric(model, pc.Data({"c": torch.zeros(3).long()}))

@@ -6,18 +6,7 @@ The prior p(z) is fixed: uniform for a Binary z, standard normal for a Real one.
 
     log p(x | c) >= ELBO = E_q(z | x, c) log p(x | z, c) - KL(q(z | x, c) | p(z)),
 
-with KL in closed form, and the gradient of f(z) = log p(x | z, c) under q estimated by one of
-
-- "pathwise" (Real z; unbiased): z = mu + sigma e with e ~ N(0, 1), differentiated through;
-- "exact" (Binary z of few bits): sum_z q(z) f(z), over all z;
-- "disarm" (Binary z; unbiased): p_d = sigmoid(l_d) and a uniform u_d give z_d = [u_d < p_d], z'_d = [1 - u_d < p_d],
-
-      d E f / d l_d ~ 1/2 (f(z) - f(z')) (z_d - z'_d) sigmoid(|l_d|)
-
-  (Dong, Mnih & Tucker 2020): score function, with a pair as control variate, the noise given the pair averaged out;
-- "straight-through" (Binary z; biased): z ~ q, differentiated as if z were p (Bengio et al. 2013);
-- "gumbel" (Binary z; biased): z = [s > 1/2], s = sigmoid((l + logistic noise) / T), differentiated as if z were s
-  (Jang et al. 2017; Maddison et al. 2017).
+with KL in closed form, and the gradient of E_q log p(x | z, c) estimated (`estimators`).
 
 `Symmetric` equilibrium learning (Flach et al. 2024): decoder and encoder each ascend their own utility,
 
@@ -36,7 +25,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -45,16 +34,10 @@ from torch import Tensor
 from paracond.completion import Augment, Completion
 from paracond.descent import Descent, Optimiser, Rate, adam
 from paracond.engine import Engine
+from paracond.estimators import estimators_of
 from paracond.families import Bernoulli, Binary, Distribution, Gaussian, Real
 from paracond.joint import JointModel
 from paracond.state import Data, InputError, State, at_least, one_of, take
-
-TEMPERATURE = 2 / 3  # of "gumbel": the choice of Maddison et al. for one bit
-
-Scores = Callable[[Tensor], Tensor]
-#: (q, family of z, f, generator) -> [batch]: an estimate of E_q f, whose gradient estimates that of E_q f.
-Estimator = Callable[[Distribution, Binary | Real, Scores, torch.Generator], Tensor]
-
 
 # --- the prior --------------------------------------------------------------------------------------------------
 
@@ -69,21 +52,26 @@ def divergence(q: Distribution) -> Tensor:
 
 
 @torch.no_grad()
-def random_code(model: JointModel, latent: str, given: Mapping[str, Tensor], *, rows: int = 1, seed: int = 0) -> State:
-    """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the conditions c), or `rows`."""
+def random_code(
+    model: JointModel, latent: str, given: Mapping[str, Tensor], *, rows: int = 1, seed: int = 0, chunk: int = 2000
+) -> State:
+    """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the conditions c), or `rows`; `chunk` of
+    them at a time."""
     names = _two_groups(model)
     one_of("the latent", latent, names)
     for name in given:
         model.check_names([name])
         if name in names:
             raise InputError(f"a random code draws {name!r}: only conditions can be given")
-    at_least({"rows": (rows, 1)})
+    at_least({"rows": (rows, 1), "chunk": (chunk, 1)})
     x = next(name for name in names if name != latent)
     generator = model.generator(seed)
     state, _ = model.admit(dict(given), rows=rows)
     state[latent] = _latent_family(model, latent).start(len(state[x]), generator, model.dtype)
     with model.asked():
-        return {**state, x: model(x, state).sample(generator)}
+        parts = [slice(first, first + chunk) for first in range(0, len(state[x]), chunk)]
+        drawn = [model(x, take(state, part)).sample(generator) for part in parts]
+    return {**state, x: torch.cat(drawn)}
 
 
 def _two_groups(model: JointModel) -> tuple[str, ...]:
@@ -98,57 +86,6 @@ def _latent_family(model: JointModel, name: str) -> Binary | Real:
     if not isinstance(family, (Binary, Real)):
         raise InputError(f"there is a prior for Binary and Real latents; {name!r} is {family}")
     return family
-
-
-# --- gradients of E_q f -----------------------------------------------------------------------------------------
-
-
-def pathwise(q: Distribution, family: Binary | Real, f: Scores, generator: torch.Generator) -> Tensor:
-    assert isinstance(q, Gaussian)
-    noise = torch.empty_like(q.mu).normal_(generator=generator)
-    return f(q.mu + q.log_scale.exp() * noise)
-
-
-def enumerated(q: Distribution, family: Binary | Real, f: Scores, generator: torch.Generator) -> Tensor:
-    assert isinstance(q, Bernoulli)
-    values = family.values().to(q.logits)
-    rows = q.logits.shape[0]
-    each = values.repeat_interleave(rows, 0)  # all rows with the first value, then all with the second, ...
-    scores = q.scores(values.unsqueeze(1)).reshape(len(values), rows, -1).sum(2)
-    return (scores.exp() * f(each).view(len(values), rows)).sum(0)
-
-
-def disarm(q: Distribution, family: Binary | Real, f: Scores, generator: torch.Generator) -> Tensor:
-    assert isinstance(q, Bernoulli)
-    p = q.mean.detach()
-    u = torch.empty_like(p).uniform_(generator=generator)
-    z, other = (u < p).to(p.dtype), (1 - u < p).to(p.dtype)
-    first, second = f(torch.cat([z, other])).chunk(2)
-    gap = (first - second).detach().view(-1, *[1] * (p.ndim - 1))
-    slope = 0.5 * gap * (z - other) * torch.sigmoid(q.logits.detach().abs())
-    through = (slope * (q.logits - q.logits.detach())).flatten(1).sum(1)  # zero, with the wanted gradient
-    return 0.5 * (first + second) + through
-
-
-def straight_through(q: Distribution, family: Binary | Real, f: Scores, generator: torch.Generator) -> Tensor:
-    return f(q.sample(generator) + q.mean - q.mean.detach())
-
-
-def gumbel(q: Distribution, family: Binary | Real, f: Scores, generator: torch.Generator) -> Tensor:
-    assert isinstance(q, Bernoulli)
-    u = torch.empty_like(q.logits).uniform_(generator=generator).clamp(1e-6, 1 - 1e-6)
-    s = torch.sigmoid((q.logits + u.logit()) / TEMPERATURE)
-    return f((s > 0.5).to(s.dtype) + s - s.detach())
-
-
-ESTIMATORS: dict[str, Estimator] = {
-    "pathwise": pathwise,
-    "exact": enumerated,
-    "disarm": disarm,
-    "straight-through": straight_through,
-    "gumbel": gumbel,
-}
-BEST = {Binary: "gumbel", Real: "pathwise"}
 
 
 @torch.no_grad()
@@ -268,26 +205,26 @@ class Directed(Descent[Info]):
 
 
 class VAE(Directed):
-    """`estimator` is that of the gradient under q: see above. If not given: the best that was measured."""
+    """`estimator` is that of the gradient under q (see `estimators`). If not given: the best that was measured."""
 
     def __init__(self, model: JointModel, data: Data, *, estimator: str | None = None, **options):
         super().__init__(model, data, **options)
-        allowed = [name for name in ESTIMATORS if (name == "pathwise") == isinstance(self.family, Real)]
-        estimator = BEST[type(self.family)] if estimator is None else estimator
+        allowed = estimators_of(self.family)
+        estimator = next(iter(allowed)) if estimator is None else estimator
         if estimator not in allowed:
             raise InputError(f"the estimator for {self.family} is one of {', '.join(allowed)}, found {estimator!r}")
         if estimator == "exact" and self.engine.captures:
             raise InputError('the estimator "exact" is for few bits, as an oracle: use engine="eager"')
         if bool(self.completion.observed[self.z].any()):
             raise InputError(f"{self.z!r} is observed in places: a VAE has no use for that, Symmetric has")
-        self.estimator = estimator
+        self.estimator, self.expectation = estimator, allowed[estimator]
 
     def identity(self) -> dict[str, str]:
         return {**super().identity(), "estimator": self.estimator}
 
     def _terms(self) -> dict[str, Tensor]:
         q = self._given(self.z, self.batch)
-        expected = ESTIMATORS[self.estimator](q, self.family, self._scores, self.generator)
+        expected = self.expectation(q, self._scores, self.generator)
         return {self.x: -expected.mean(), self.z: divergence(q).flatten(1).sum(1).mean()}
 
     def _scores(self, z: Tensor) -> Tensor:

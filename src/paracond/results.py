@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -57,10 +57,7 @@ class Outcome:
     def record(self) -> dict:
         return {
             "experiment": self.experiment,
-            "command": command(),
-            "commit": commit(),
-            "hardware": hardware(self.device),
-            "torch": torch.__version__,
+            **origin(self.device),
             "date": time.strftime("%Y-%m-%d"),
             "seconds": round(self.seconds, 2),
             "config": self.config,
@@ -128,8 +125,8 @@ class PresetConfig(BoxedConfig):
     """also time updates and generation (on CUDA only, which must have nothing else to do)"""
 
 
-def plain(config: RecipeConfig) -> dict:
-    """A recipe's config as JSON."""
+def plain(config: Any) -> dict:
+    """The settings of a recipe or a script as JSON."""
     return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(config).items()}
 
 
@@ -163,6 +160,12 @@ def commit() -> str | None:
         return git("rev-parse", "--short=12", "HEAD") + changed
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def origin(device: str) -> dict[str, str | None]:
+    """Where numbers come from."""
+    versions = {"commit": commit(), "hardware": hardware(device), "torch": torch.__version__}
+    return {"command": command(), **versions}
 
 
 def hardware(device: str) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -77,6 +78,11 @@ class ImageEncoder(Network):
         for name, layer in zip(self.names, self.linear, strict=True):
             logits = logits + layer(others[name].flatten(1)).view(-1, *self.output)
         return logits
+
+    @property
+    def heads(self) -> list[Any]:
+        """The layers that add up to what it returns; the first has a bias."""
+        return [self.f[-1], *self.linear]
 
 
 class ImageDecoder(Network):

@@ -23,6 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -270,6 +271,11 @@ class Pyramid(Network):
                     h = h + self.biases[key](said)[:, :, None, None]
             h = blocks(h)
         return self.last(F.silu(h if self.goal <= 0 else normalised(h)))
+
+    @property
+    def heads(self) -> list[Any]:
+        """The layer that makes what it returns, alone (see `ImageEncoder`)."""
+        return [self.mlp[-1] if self.goal == LEVELS else self.last]
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         if self.training or not self.mirrored:

@@ -15,7 +15,7 @@ import json
 import math
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -34,6 +34,7 @@ from paracond.recipes.compare_session import (
     check,
     check_kept,
     design_of,
+    fewer,
     folder_of,
     open_session,
     runs_of,
@@ -42,7 +43,7 @@ from paracond.recipes.compare_session import (
 )
 from paracond.recipes.compare_table import Run, summary
 from paracond.recipes.images import Milestones, Unfinished, train
-from paracond.results import Metric, Outcome, command, commit, hardware, plain
+from paracond.results import Metric, Outcome, origin, plain
 from paracond.storage import replace_file
 
 MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # seconds of training at which the first seed is measured
@@ -54,6 +55,7 @@ def main(config: Config) -> Outcome:
     began = time.perf_counter()
     end = math.inf if config.minutes is None else time.monotonic() + 60 * config.minutes
     check(config)
+    config = fewer(config)
     sessions = [open_session(config, name) for name in sets_of(config)]
     for session in sessions:  # before anything is learned
         for run in runs_of(session):
@@ -64,23 +66,33 @@ def main(config: Config) -> Outcome:
         floors += [] if config.quick else floors_of(session)
         found |= {run: of_run(session, run, end) for run in runs_of(session)}
     usual = {session.name: session.design.chain_length for session in sessions}
-    details = {
+    details = made_on(found) | {
         "designs": {session.name: str(session.design) for session in sessions},
         "runs": {f"{run.dataset} {run.name}": numbers for run, numbers in found.items()},
     }
     metrics, seconds = summary(found, usual) + floors, time.perf_counter() - began
     outcome = Outcome("compare", metrics, seconds, plain(config), sessions[0].device, details)
     outcome.write(config.out)
-    figures = report.figures(config.out, config.seed, found, usual, TRIAL)
+    figures = report.figures(config.out, found, usual, TRIAL)
     report.page(heading(config, found), outcome, found, figures).write(config.out)
     return outcome
+
+
+def made_on(found: dict[Run, dict]) -> dict[str, str]:
+    """Where the runs were: the numbers are theirs, wherever their table is made."""
+    origins = [numbers["origin"] for numbers in found.values()]
+    return {name: ", ".join(sorted({str(o[name]) for o in origins})) for name in ("commit", "hardware", "torch")}
 
 
 def heading(config: Config, found: dict[Run, dict]) -> str:
     seeds = f"{config.seeds} seeds each, mean and standard deviation over seeds"
     seeds = seeds if config.seeds > 1 else "one seed each"
     where = {f"{n['origin']['hardware']} (commit {n['origin']['commit']})" for n in found.values()}
-    text = f"Encoder and decoder given c, {seeds}. Trained and measured on {', '.join(sorted(where))}."
+    text = (
+        "Networks p(x | z, c) and p(z | x, c), of an image x and its code z given what is known of it, c, learned in "
+        f"three ways: as a VAE, by symmetric equilibrium learning, and by the paper's algorithm (ours); {seeds}. "
+        f"Trained and measured on {', '.join(sorted(where))}."
+    )
     return text + (" A quick run: nothing here is learned." if config.quick else "")
 
 
@@ -130,7 +142,9 @@ def of_run(session: Session, run: Run, end: float) -> dict:
     numbers, pictures = measured(session, run, model)
     curve = per_conditional(milestones.found, run)
     numbers |= {"seconds_train": milestones.trained, "curve": curve, "settings": settings}
-    numbers["origin"] = {"command": command(), "commit": commit(), "hardware": hardware(session.device)}
+    numbers["origin"] = origin(session.device)
+    if session.looks_closer(run):
+        model.save(folder / "model")
     save_file({name: images.contiguous() for name, images in pictures.items()}, folder / "pictures.safetensors")
     replace_file(folder / "found.json", (json.dumps(numbers, indent=1) + "\n").encode())
     shutil.rmtree(folder / "checkpoint")
@@ -141,14 +155,6 @@ def of_run(session: Session, run: Run, end: float) -> dict:
 def per_conditional(curve: list[dict], run: Run) -> list[dict]:
     """A learning curve, with updates of each conditional in the place of steps of the learner."""
     return [point | {"updates": point["updates"] / steps_per_update(run.method)} for point in curve]
-
-
-@dataclass(frozen=True)
-class Box:
-    """What is left of the time box."""
-
-    minutes: float | None
-    resume: bool
 
 
 def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[pc.JointModel, Milestones]:
@@ -170,7 +176,7 @@ def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[p
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "settings.json", (json.dumps(settings_of(session, run), indent=1) + "\n").encode())
     milestones.start(checkpoints.exists(folder / "checkpoint"))  # now: what was made so far is no training
-    box = Box(None if math.isinf(minutes) else minutes, config.resume)
+    box = replace(config, minutes=None if math.isinf(minutes) else minutes)
     train(learner, steps_of(design, run.method), folder / "checkpoint", box, milestones)
     if moments and (not milestones.found or milestones.found[-1]["updates"] < learner.step_count):
         milestones.take(learner)  # the end, by as many images as the way there
@@ -179,54 +185,80 @@ def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[p
 
 def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, dict[str, Tensor]]:
     """All numbers of a trained model, and some pictures."""
-    config, pictures = session.config, session.pictures
-    count, sweeps = session.most(config.generated, 64), session.most(measures.SWEEPS, 3)
-    c = measures.conditions_of(pictures, count, run.seed).to(session.device)
-    state, images, seconds = measures.timed(model, lambda: measures.limiting(model, c, run.seed, sweeps))
-    gap = gap_of(session, model, state)
+    count = session.most(session.config.generated, 64)
+    c = measures.conditions_of(session.pictures, count, run.seed).to(session.device)
     data = examples(session, count, run.seed)
     real = measures.coded(model, data, run.seed)
-    found: dict[str, float] = session.score("limiting", images) | {
-        "seconds_10k_limiting": seconds * 10_000 / count,
-        "gap": gap.gap,
-        "gap_error": gap.error,
-        "disagreement": measures.disagreement(model.variables["z"], real["z"], state["z"]),
-        "half_accuracy": measures.half_accuracy(model, pictures, state, session.most(TESTED, 50)),
-        "half_error": measures.half_error(model, pictures, session.most(400, 8), sweeps, run.seed),
-        "bits": measures.bits(model, data),
-    }
+    found, state, limit = of_limit(session, run, model, c)
+    more, prior = of_prior(session, run, model, c)
+    found |= more | of_conditionals(session, run, model, state)
+    found["disagreement"] = measures.disagreement(model.variables["z"], real["z"], state["z"])
+    found["bits"] = measures.bits(model, data)
     decoded = measures.shown(model, real)
     found |= session.score("reconstruction", decoded)
-    samples = {"real": data.state["x"][:40], "reconstruction": decoded[:40].cpu(), "limiting": images[:40]}
-    if run.method != "ours":
-        codes, images, seconds = measures.timed(model, lambda: measures.random_codes(model, c, run.seed))
-        found |= session.score("random", images) | {"seconds_10k_random": seconds * 10_000 / count}
-        found["half_accuracy_random"] = measures.half_accuracy(model, pictures, codes, session.most(TESTED, 50))
-        samples["random"] = images[:40]
     if session.looks_closer(run):
-        found |= elsewhere(session, run, model, c, real, sweeps)
-    return found, samples
+        found |= elsewhere(session, run, model, c, real)
+    samples = {"real": data.state["x"], "reconstruction": decoded.cpu(), "limiting": limit} | prior
+    return found, {name: images[:40] for name, images in samples.items()}
+
+
+def of_limit(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, pc.State, Tensor]:
+    state, images, seconds = measures.timed(model, lambda: limiting(session, run, model, c))
+    return session.score("limiting", images) | {"seconds_10k_limiting": seconds * 10_000 / len(c)}, state, images
+
+
+def of_prior(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, dict[str, Tensor]]:
+    """Random codes, and the chain from there. Ours has no prior: for it they are only somewhere to begin."""
+    codes, images, seconds = measures.timed(model, lambda: measures.random_codes(model, c, run.seed))
+    found: dict[str, float] = {}
+    if run.length is None:
+        found |= session.score("limiting_from_random", chained(session, run, model, codes))
+    if run.method == "ours":
+        return found, {}
+    found |= session.score("random", images) | {"seconds_10k_random": seconds * 10_000 / len(c)}
+    images_asked = session.most(TESTED, 50)
+    found["half_accuracy_random"] = measures.half_accuracy(model, session.pictures, codes, images_asked)
+    return found, {"random": images}
+
+
+def of_conditionals(session: Session, run: Run, model: pc.JointModel, state: pc.State) -> dict[str, float]:
+    """Do they agree, from states of the limit on, and what do they say of images of which half is hidden?"""
+    gap, pictures, sweeps = gap_of(session, model, state), session.pictures, session.most(measures.SWEEPS, 3)
+    return {
+        "gap": gap.gap,
+        "gap_error": gap.error,
+        "half_accuracy": measures.half_accuracy(model, pictures, state, session.most(TESTED, 50)),
+        "half_error": measures.half_error(model, pictures, session.most(400, 8), sweeps, run.seed),
+    }
 
 
 def gap_of(session: Session, model: pc.JointModel, state: pc.State) -> Consistency:
     return measures.gap(model, state, steps=session.most(50, 2), chains=session.most(512, 8))
 
 
-def elsewhere(
-    session: Session, run: Run, model: pc.JointModel, c: Tensor, real: pc.State, sweeps: int
-) -> dict[str, float]:
+def elsewhere(session: Session, run: Run, model: pc.JointModel, c: Tensor, real: pc.State) -> dict[str, float]:
     """Does the limit depend on where the chain began, or on how long it ran?"""
+    longer = limiting(session, run, model, c, measures.LONGER)
     codes = measures.random_codes(model, c, run.seed)
-    data, codes = ({name: state[name] for name in ("x", "z")} for state in (real, codes))
-    states = {
-        "limiting_from_data": measures.limiting(model, real["c"], run.seed, sweeps, start=data),
-        "limiting_from_random": measures.limiting(model, c, run.seed, sweeps, start=codes),
-        "limiting_longer": measures.limiting(model, c, run.seed, 4 * sweeps),
+    images = {
+        "limiting_one_sweep": measures.shown(model, measures.limiting(model, c, run.seed, 1)),
+        "limiting_from_data": chained(session, run, model, real),
+        "limiting_longer": measures.shown(model, longer),
+        "limiting_from_random_longer": chained(session, run, model, codes, measures.LONGER),
     }
-    found = {"gap_longer": gap_of(session, model, states["limiting_longer"]).gap}
-    for name, state in states.items():
-        found |= session.score(name, measures.shown(model, state))
-    return found
+    found = {"gap_longer": gap_of(session, model, longer).gap}
+    return found | {key: value for name in images for key, value in session.score(name, images[name]).items()}
+
+
+def limiting(session: Session, run: Run, model: pc.JointModel, c: Tensor, times: int = 1, **options) -> pc.State:
+    sweeps = times * session.most(measures.SWEEPS, 3)
+    return measures.limiting(model, c, run.seed, sweeps, **options)
+
+
+def chained(session: Session, run: Run, model: pc.JointModel, state: pc.State, times: int = 1) -> Tensor:
+    """Images of the chain that begins at a state."""
+    start = {name: state[name] for name in ("x", "z")}
+    return measures.shown(model, limiting(session, run, model, state["c"], times, start=start))
 
 
 def examples(session: Session, count: int, seed: int) -> pc.Data:

@@ -8,7 +8,8 @@ All else is the same: networks and their initial weights, optimiser, learning ra
 steps that each conditional makes. (An update of the first two is one of both conditionals, on fresh examples; the
 `Learner` updates one at a time, so it makes twice as many, and 1/n of a batch is fresh each time for the chain length
 n: it sees 2/n as many examples, on faces half. Its encoder learns from all rows but fresh ones, whose codes are its own
-draws.) Chains begin at the same start, fitted and not learned.
+draws, or those of its average, from which it would learn to be its average.) Chains begin at the same start, fitted and
+not learned.
 
 Codes begin saying much: the means that the untrained encoder gives to real images, or the logits of bits, are centred,
 made white and spread (`whiten`), and its learning rate grows from zero, so that the decoder first learns to read them.
@@ -29,10 +30,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
 import paracond as pc
 from paracond import datasets
@@ -44,6 +43,8 @@ from paracond.recipes.images import adam
 from paracond.state import one_of
 
 METHODS = ("vae", "symmetric", "ours")
+#: What of a design concerns a method, and not all.
+OWN = {"vae": {"estimator"}, "symmetric": {"completed_by"}, "ours": {"completed_by", "chain_length"}}
 CLASS = "Male"  # of the attributes, the one that is asked for
 
 
@@ -79,7 +80,7 @@ class Design:
     mirrored: bool = False
     """whether half of the examples are mirrored each time they are used"""
     estimator: str | None = None
-    """of the VAE's gradient (see `directed`)"""
+    """of the VAE's gradient (see `estimators`)"""
     spread: float = 1.0
     """of the means of real codes, or of the logits of bits, over real images, at the beginning"""
     encoder_warm_up: float = 0.0
@@ -171,18 +172,13 @@ def whiten(model: pc.JointModel, data: pc.Data, spread: float = 1.0, rows: int =
     mu = mu.reshape(len(chosen), channels, -1).transpose(1, 2).flatten(0, 1)
     values, vectors = torch.linalg.eigh(torch.cov(mu.T).view(channels, channels))
     whitening = spread * vectors @ torch.diag((values.clamp(min=0) + floor * values[-1]).rsqrt()) @ vectors.T
-    first, *more = heads(model.conditional("z").network)
+    network = model.conditional("z").network
+    assert isinstance(network, (pc.networks.ImageEncoder, pc.networks.Pyramid))
+    first, *more = network.heads
     bias = first.bias[:channels]
     bias.copy_(whitening @ (bias.double() - mu.mean(0)))
     for weight in [first.weight[:channels], *(layer.weight for layer in more)]:
         weight.copy_((whitening @ weight.double().reshape(channels, -1)).view_as(weight))
-
-
-def heads(network: nn.Module) -> list[Any]:
-    """The layers that add up to means or logits: the first with a bias, and for a `Pyramid` with scales after them."""
-    if isinstance(network, pc.networks.ImageEncoder):
-        return [network.f[-1], *network.linear]
-    return [network.last if hasattr(network, "last") else network.mlp[-1]]  # type: ignore[index]
 
 
 def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Descent:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from paracond.recipes import images_report
-from paracond.recipes.compare_table import Run, beside_the_paper, beyond_the_paper, by_length
+from paracond.recipes.compare_table import Run, beside_the_paper, beyond_the_paper, by_length, first_seed
 from paracond.report import Report
 from paracond.results import Outcome
 
@@ -32,7 +32,7 @@ def page(about: str, outcome: Outcome, found: Mapping[Run, dict], figures: Named
         report.table(["", *NAMES.values()], rows)
     for dataset in dict.fromkeys(run.dataset for run in found):
         report.section(f"{dataset}: beyond the paper's table")
-        report.table(["", *NAMES.values(), "what it is"], beyond_the_paper(found, dataset))
+        report.table(["", *NAMES.values()], beyond_the_paper(found, dataset))
     for heading, caption, figure in figures:
         report.section(heading)
         report.figure(figure, caption)
@@ -41,9 +41,10 @@ def page(about: str, outcome: Outcome, found: Mapping[Run, dict], figures: Named
     return report
 
 
-def figures(out: Path, seed: int, found: Mapping[Run, dict], usual: Mapping[str, float], trial: int) -> Named:
+def figures(out: Path, found: Mapping[Run, dict], usual: Mapping[str, float], trial: int) -> Named:
     """Of every data set. `usual`: chain lengths of ours where they are not varied; `trial`: images for the curves."""
     made: Named = []
+    seed = first_seed(found)
     for dataset in dict.fromkeys(run.dataset for run in found):
         first = {r.method: n for r, n in found.items() if (r.dataset, r.seed, r.length) == (dataset, seed, None)}
         lengths = by_length(found, dataset, usual[dataset])

@@ -18,13 +18,15 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import checkpoints
+from paracond.estimators import estimators_of
 from paracond.metrics import FID, Extractor
-from paracond.recipes.compare_model import DESIGNS, LOADERS, METHODS, Design, Pictures, small
+from paracond.recipes.compare_model import DESIGNS, LOADERS, METHODS, OWN, Design, Pictures, small
 from paracond.recipes.compare_table import Run
 from paracond.results import BoxedConfig, choose_device
 from paracond.state import InputError, at_least, one_of
 
-OF_BITS = ("disarm", "straight-through", "gumbel")  # estimators of the VAE's gradient for so many
+OF_BITS = tuple(name for name in estimators_of(pc.Binary(1)) if name != "exact")  # which is for few
+OPTIONS = {"scale": "sigma", "chain_length": "length"}  # of the command line, where fields of a design have other names
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Config(BoxedConfig):
 
     out: Path = Path("runs/compare")
     seed: int = 4
-    """the first of them"""
+    """the first of the seeds"""
     data: Path | None = None
     """folder with the data, or with folders fashion and faces of them (if not given: $PARACOND_DATA)"""
     only: Literal["fashion", "faces"] | None = None
@@ -49,7 +51,7 @@ class Config(BoxedConfig):
     updates: int | None = None
     """of each conditional, instead of the preset's number"""
     estimator: str | None = None
-    """of the VAE's gradient for bits: disarm, straight-through or gumbel, instead of the best (see `directed`)"""
+    """of the VAE's gradient for bits: gumbel, straight-through or disarm, instead of the best (see `estimators`)"""
     sigma: float | Literal["learned"] | None = None
     """of the pixels given the code, the same for all methods and fixed, or learned by each, instead of the preset's"""
     completed_by: Literal["model", "average"] | None = None
@@ -59,7 +61,7 @@ class Config(BoxedConfig):
     generated: int = 10_000
     """images for the FID"""
     extras: bool = True
-    """of the first seed, also measure the course of learning and chains from elsewhere"""
+    """of the first seed, also measure the course of learning, and chains that are longer or from elsewhere"""
 
 
 @dataclass
@@ -108,6 +110,11 @@ def check(config: Config) -> None:
         raise InputError(f"--minutes must not be negative, found {config.minutes}")
     if config.estimator is not None:
         one_of("--estimator", config.estimator, OF_BITS)
+
+
+def fewer(config: Config) -> Config:
+    """Enough runs, in a quick one, to see all kinds of them."""
+    return replace(config, seeds=min(config.seeds, 2), lengths=config.lengths[:2]) if config.quick else config
 
 
 def sets_of(config: Config) -> list[str]:
@@ -162,8 +169,11 @@ def design_of(session: Session, run: Run) -> Design:
 def settings_of(session: Session, run: Run) -> dict[str, str]:
     """All that numbers of a run depend on, but for its name and the code."""
     design, config = design_of(session, run), session.config
-    of_design = {field.name: str(getattr(design, field.name)) for field in fields(design)}
-    of_design["estimator"] = design.estimator or pc.directed.BEST[type(design.latent)]
+    of_others = set().union(*OWN.values()) - OWN[run.method]
+    names = [field.name for field in fields(design) if field.name not in of_others]
+    of_design = {name: str(getattr(design, name)) for name in names}
+    if run.method == "vae" and design.estimator is None:
+        of_design["estimator"] = next(iter(estimators_of(design.latent)))
     extras = session.looks_closer(run)
     others = {"generated": config.generated, "quick": config.quick, "compile": config.compile, "extras": extras}
     return of_design | {name: str(value) for name, value in others.items()}
@@ -180,6 +190,7 @@ def check_kept(session: Session, run: Run) -> None:
         raise InputError(f"{folder} has {what}: go on with --resume, or give another --out")
     kept = json.loads((folder / ("found.json" if done else "settings.json")).read_text())
     before, now = kept["settings"] if done else kept, settings_of(session, run)
-    other = [f"{name} {before.get(name)} instead of {now[name]}" for name in now if before.get(name) != now[name]]
+    differ = [name for name in now if before.get(name) != now[name]]
+    other = [f"{OPTIONS.get(name, name)} {before.get(name)} instead of {now[name]}" for name in differ]
     if other:
         raise InputError(f"{folder} was begun with {', '.join(other)}: give another --out")

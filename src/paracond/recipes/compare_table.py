@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from paracond.recipes.compare_measures import HALVES, LONGER, SWEEPS
 from paracond.recipes.compare_model import METHODS
 from paracond.results import Metric
 
@@ -22,35 +23,39 @@ PAPER = {
     "faces_symmetric_limiting": 120.65,
     "faces_ours_limiting": 118.92,
 }
-GOALS = {
-    "fashion_vae_random": 81.70,
-    "fashion_symmetric_random": 52.39,
+AS_THE_PAPER = (
+    *(f"{dataset}_{method}_random" for dataset in ("fashion", "faces") for method in ("vae", "symmetric")),
+    "faces_ours_limiting",
+)
+GOALS = {name: PAPER[name] for name in AS_THE_PAPER} | {
     "fashion_ours_limiting": 35.0,
-    "faces_vae_random": 86.55,
-    "faces_symmetric_random": 98.97,
-    "faces_ours_limiting": 118.92,
     "fashion_ours_before_symmetric": 2.0,
     "fashion_symmetric_before_vae": 2.0,
     "faces_ours_before_symmetric": 0.0,
     "faces_symmetric_before_vae": 0.0,
 }
-#: What is measured of every run, besides the two FIDs: which direction is better, and what it is.
+#: What is measured of a run: which direction is better, and what it is.
 COLUMNS = {
-    "gap": ("lower", "nats per step by which conditionals disagree, after 100 sweeps (what still drifts counts too)"),
-    "gap_longer": ("lower", "the same after 400; first seed"),
-    "disagreement": ("lower", "Frechet distance of codes of the unclamped chain from those of real images, white"),
-    "half_accuracy": ("higher", "class from the upper half, by Bayes' rule on limiting codes"),
-    "half_accuracy_random": ("higher", "class from the upper half, by Bayes' rule on random codes"),
-    "half_error": ("lower", "of the lower half given the upper and c, mean of eight chains, root mean square"),
-    "bits": ("higher", "what the code says of an image given c, at most"),
+    "random": ("lower", "FID of images by random codes"),
+    "limiting": ("lower", f"FID of images by the chain, {SWEEPS} sweeps from the fitted start"),
+    "limiting_from_random": ("lower", f"FID of images by the chain, {SWEEPS} sweeps from random codes"),
+    "gap": ("lower", f"inconsistency, nats per step, after {SWEEPS} sweeps (what still drifts counts too)"),
+    "disagreement": ("lower", "distance of codes of the free chain from those of real images, per coordinate"),
+    "half_accuracy": ("higher", "class of an image from its upper half, by Bayes' rule on codes of the chain"),
+    "half_accuracy_random": ("higher", "class of an image from its upper half, by Bayes' rule on random codes"),
+    "half_error": ("lower", f"error of the lower half given the upper and c: root mean square, {HALVES} chains' mean"),
+    "bits": ("higher", "bits that a code says of its image given c, at most"),
     "reconstruction": ("lower", "FID of images decoded from codes of real images"),
-    "seconds_train": ("lower", "training alone, compiling included if it was asked for"),
-    "seconds_10k_random": ("lower", "10,000 images by random codes"),
-    "seconds_10k_limiting": ("lower", "10,000 images by the chain"),
-    "limiting_from_data": ("lower", "FID of the chain from real images, as many sweeps; first seed"),
-    "limiting_from_random": ("lower", "FID of the chain from random codes, as many sweeps; first seed"),
-    "limiting_longer": ("lower", "FID of the chain from the start, four times as many sweeps; first seed"),
+    "seconds_train": ("lower", "seconds to train, compiling included if it was asked for"),
+    "seconds_10k_random": ("lower", "seconds for 10,000 images by random codes"),
+    "seconds_10k_limiting": ("lower", "seconds for 10,000 images by the chain"),
+    "limiting_one_sweep": ("lower", "FID of images by the chain, 1 sweep from the fitted start"),
+    "limiting_longer": ("lower", f"FID of images by the chain, {LONGER * SWEEPS} sweeps from the fitted start"),
+    "limiting_from_random_longer": ("lower", f"FID of images by the chain, {LONGER * SWEEPS} sweeps from random codes"),
+    "limiting_from_data": ("lower", f"FID of images by the chain, {SWEEPS} sweeps from real images"),
+    "gap_longer": ("lower", f"inconsistency, nats per step, after {LONGER * SWEEPS} sweeps"),
 }
+WAYS = ("random", "limiting")  # to generate: what the paper's table has
 ALONG_LENGTHS = ("limiting", "gap", "disagreement")
 
 
@@ -80,7 +85,7 @@ def summary(found: Mapping[Run, dict], usual: Mapping[str, float]) -> list[Metri
     metrics: list[Metric] = []
     for dataset in dict.fromkeys(run.dataset for run in found):
         for method in METHODS:
-            for key in ("random", "limiting", *COLUMNS):
+            for key in COLUMNS:
                 values = values_of(found, dataset, method, key)
                 metrics += [over_seeds(f"{dataset}_{method}_{key}", values, key)] if values else []
         metrics += orders(found, dataset)
@@ -90,16 +95,21 @@ def summary(found: Mapping[Run, dict], usual: Mapping[str, float]) -> list[Metri
     return metrics
 
 
+def first_seed(found: Mapping[Run, dict]) -> int:
+    """Of which more is measured."""
+    return min(run.seed for run in found)
+
+
 def by_length(found: Mapping[Run, dict], dataset: str, usual: float) -> dict[float, dict]:
     """Of ours with the first seed, by chain length; none where only one was trained."""
-    mine = {run: numbers for run, numbers in found.items() if (run.dataset, run.method) == (dataset, "ours")}
-    first = min((run.seed for run in mine), default=0)
-    each = {usual if run.length is None else run.length: n for run, n in mine.items() if run.seed == first}
+    first = first_seed(found)
+    mine = {r: n for r, n in found.items() if (r.dataset, r.method, r.seed) == (dataset, "ours", first)}
+    each = {usual if run.length is None else run.length: numbers for run, numbers in mine.items()}
     return dict(sorted(each.items())) if len(each) > 1 else {}
 
 
 def over_seeds(name: str, values: list[float], key: str) -> Metric:
-    better, about = COLUMNS.get(key, ("lower", f"FID of {key} images"))
+    better, about = COLUMNS[key]
     spread = statistics.stdev(values) if len(values) > 1 else None
     about = f"{about}; {len(values)} seed{'s' * (len(values) > 1)}"
     return Metric(name, statistics.fmean(values), better, spread, PAPER.get(name), GOALS.get(name), about)
@@ -123,16 +133,16 @@ def orders(found: Mapping[Run, dict], dataset: str) -> list[Metric]:
 
 def beside_the_paper(found: Mapping[Run, dict]) -> list[list[str]]:
     """The table fig:compare: what was measured, mean and deviation over seeds, and the paper's in brackets."""
-    kinds = [(data, how) for data in dict.fromkeys(run.dataset for run in found) for how in ("random", "limiting")]
+    kinds = [(data, how) for data in dict.fromkeys(run.dataset for run in found) for how in WAYS]
     return [[f"{data}, {how}", *(cell(found, data, method, how) for method in METHODS)] for data, how in kinds]
 
 
 def beyond_the_paper(found: Mapping[Run, dict], dataset: str) -> list[list[str]]:
-    """What else was measured, by method, and what it is."""
+    """What else was measured, by method."""
     return [
-        [key, *(cell(found, dataset, method, key) for method in METHODS), about]
+        [about, *(cell(found, dataset, method, key) for method in METHODS)]
         for key, (_, about) in COLUMNS.items()
-        if any(values_of(found, dataset, method, key) for method in METHODS)
+        if key not in WAYS and any(values_of(found, dataset, method, key) for method in METHODS)
     ]
 
 
