@@ -185,7 +185,7 @@ def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[p
 
 def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, dict[str, Tensor]]:
     """All numbers of a trained model, and some pictures."""
-    count = session.most(session.config.generated, 64)
+    count = session.most(session.config.generated, 16)
     c = measures.conditions_of(session.pictures, count, run.seed).to(session.device)
     data = examples(session, count, run.seed)
     real = measures.coded(model, data, run.seed)
