@@ -31,6 +31,7 @@ import tyro
 import paracond as pc
 from paracond.recipes import compare, images_report
 from paracond.recipes import compare_measures as measures
+from paracond.recipes.compare_found import examples, measured
 from paracond.recipes.compare_model import FACES, Design
 from paracond.recipes.compare_session import Session, open_session
 from paracond.recipes.compare_table import Run
@@ -116,10 +117,10 @@ def changed(design: Design, changes: dict) -> Design:
 def tried(session: Session, run: Run, folder: Path) -> dict:
     model, milestones = compare.trained(session, run, folder, float("inf"))
     shutil.rmtree(folder / "checkpoint")
-    numbers, pictures = compare.measured(session, run, model)
+    numbers, pictures = measured(session, run, model)
     rows = {how: images[:16] for how, images in pictures.items()}
     (folder / "images.png").write_bytes(png(images_report.grid(list(rows.values()), names=list(rows), inches=0.6)))
-    real = measures.coded(model, compare.examples(session, 10_000, run.seed), run.seed)
+    real = measures.coded(model, examples(session, 10_000, run.seed), run.seed)
     with torch.no_grad():
         sigma = float(model("x", take(real, slice(2))).log_scale.exp().mean())
     codes = measures.statistics(real["z"])

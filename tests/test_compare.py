@@ -13,7 +13,7 @@ from test_images import write_idx
 import paracond as pc
 from paracond import cli
 from paracond.metrics import Extractor
-from paracond.recipes import compare, compare_model, compare_report, compare_session, compare_table
+from paracond.recipes import compare, compare_found, compare_model, compare_report, compare_session, compare_table
 from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
 from paracond.recipes.compare_table import Run
@@ -497,7 +497,7 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     monkeypatch.setattr(measures, "timed", lambda model, make: ((state := make()), state["x"], 3.0))
     monkeypatch.setattr(compare.Session, "score", lambda self, name, images: {name: float(images.mean())})
     monkeypatch.setattr(compare.Session, "most", lambda self, count, quick: {10_000: 50, 100: 7}.get(count, count))
-    found, pictures = compare.measured(session, Run("fashion", "vae", config.seed), model)
+    found, pictures = compare_found.measured(session, Run("fashion", "vae", config.seed), model)
     assert (found["limiting"], found["random"], found["reconstruction"]) == (1, -5, 0.25)
     assert (found["half_accuracy"], found["half_accuracy_random"], found["gap"]) == (1, -5, 1)
     names = ("from_random", "longer", "one_sweep", "from_data", "from_random_longer")

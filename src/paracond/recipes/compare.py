@@ -1,10 +1,11 @@
 """The comparison of section 5.5 on equal terms: VAE, symmetric equilibrium learning and ours, on the same conditionals.
 
 Every training is a run of its own, named by data set, method and seed (ours also by chain length, for the trade-off
-between fit and consistency). A run is trained, measured once and kept as OUT/DATASET/RUN/found.json; the page and the
-table are made from these files. So work comes in time boxes: `--minutes` ends one, `--resume` does what is left, if it
-was begun with the same settings (RUN/settings.json). Several commands may share OUT, each with other --methods or
---only; one more, with --resume and all of them, then makes the page. (On a shared device seconds are of that.)
+between fit and consistency). A run is trained, measured once and kept as OUT/DATASET/RUN/found.json, that of the first
+seed with its RUN/model; the page and the table are made from these files. So work comes in time boxes: `--minutes` ends
+one, `--resume` does what is left, if it was begun with the same settings (RUN/settings.json). Several commands may
+share OUT, each with other --methods or --only; one more, with --resume and all of them, then makes the page. (On a
+shared device seconds are of that.)
 
 The designs were chosen by trainings with the seeds 0 to 3 (RESULTS), so the seeds here begin at four.
 """
@@ -18,15 +19,13 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 import paracond as pc
 from paracond import checkpoints
-from paracond.diagnostics import Consistency
 from paracond.recipes import compare_measures as measures
 from paracond.recipes import compare_report as report
+from paracond.recipes.compare_found import measured, measured_floors
 from paracond.recipes.compare_model import make_learner, steps_of, steps_per_update
 from paracond.recipes.compare_session import (
     Config,
@@ -48,7 +47,6 @@ from paracond.storage import replace_file
 
 MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # seconds of training at which the first seed is measured
 TRIAL = 5000  # images for FIDs while training
-TESTED = 10_000  # test images, at most, whose class is asked for
 
 
 def main(config: Config) -> Outcome:
@@ -103,26 +101,6 @@ def floors_of(session: Session) -> list[Metric]:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, json.dumps([asdict(metric) for metric in measured_floors(session)], indent=1).encode())
     return [Metric(**kept) for kept in json.loads(path.read_text())]
-
-
-def measured_floors(session: Session) -> list[Metric]:
-    assert session.fid is not None
-    name, pictures, scale = session.name, session.pictures, session.design.scale
-    images = pictures.test.state["x"]
-    about = f"FID of {len(images)} test images against {len(pictures.train)}; {session.fid.extractor.protocol}"
-    few = len(images) < session.config.generated
-    about += "; of fewer images than are drawn, so with more bias than theirs" if few else ""
-    found = [Metric(f"{name}_floor", session.fid.score(images).value, "lower", about=about)]
-    found.append(
-        Metric(f"{name}_half_majority", measures.majority(pictures), "higher", about="the most frequent class")
-    )
-    if isinstance(scale, float):
-        real = examples(session, session.config.generated, session.config.seed).state
-        means = real["x"].to(session.device)
-        value = measures.told_by(means, real["c"], scale, pictures, TESTED)
-        about = f"for scale: class from the upper half, {len(means)} training images in the place of means"
-        found.append(Metric(f"{name}_half_real", value, "higher", about=about))
-    return found
 
 
 # --- one run ----------------------------------------------------------------------------------------------------
@@ -181,87 +159,3 @@ def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[p
     if moments and (not milestones.found or milestones.found[-1]["updates"] < learner.step_count):
         milestones.take(learner)  # the end, by as many images as the way there
     return learner.averaged, milestones
-
-
-def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, dict[str, Tensor]]:
-    """All numbers of a trained model, and some pictures."""
-    count = session.most(session.config.generated, 16)
-    c = measures.conditions_of(session.pictures, count, run.seed).to(session.device)
-    data = examples(session, count, run.seed)
-    real = measures.coded(model, data, run.seed)
-    found, state, limit = of_limit(session, run, model, c)
-    more, prior = of_prior(session, run, model, c)
-    found |= more | of_conditionals(session, run, model, state)
-    found["disagreement"] = measures.disagreement(model.variables["z"], real["z"], state["z"])
-    found["bits"] = measures.bits(model, data)
-    decoded = measures.shown(model, real)
-    found |= session.score("reconstruction", decoded)
-    if session.looks_closer(run):
-        found |= elsewhere(session, run, model, c, real)
-    samples = {"real": data.state["x"], "reconstruction": decoded.cpu(), "limiting": limit} | prior
-    return found, {name: images[:40] for name, images in samples.items()}
-
-
-def of_limit(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, pc.State, Tensor]:
-    state, images, seconds = measures.timed(model, lambda: limiting(session, run, model, c))
-    return session.score("limiting", images) | {"seconds_10k_limiting": seconds * 10_000 / len(c)}, state, images
-
-
-def of_prior(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, dict[str, Tensor]]:
-    """Random codes, and the chain from there. Ours has no prior: for it they are only somewhere to begin."""
-    codes, images, seconds = measures.timed(model, lambda: measures.random_codes(model, c, run.seed))
-    found: dict[str, float] = {}
-    if run.length is None:
-        found |= session.score("limiting_from_random", chained(session, run, model, codes))
-    if run.method == "ours":
-        return found, {}
-    found |= session.score("random", images) | {"seconds_10k_random": seconds * 10_000 / len(c)}
-    images_asked = session.most(TESTED, 50)
-    found["half_accuracy_random"] = measures.half_accuracy(model, session.pictures, codes, images_asked)
-    return found, {"random": images}
-
-
-def of_conditionals(session: Session, run: Run, model: pc.JointModel, state: pc.State) -> dict[str, float]:
-    """Do they agree, from states of the limit on, and what do they say of images of which half is hidden?"""
-    gap, pictures, sweeps = gap_of(session, model, state), session.pictures, session.most(measures.SWEEPS, 3)
-    return {
-        "gap": gap.gap,
-        "gap_error": gap.error,
-        "half_accuracy": measures.half_accuracy(model, pictures, state, session.most(TESTED, 50)),
-        "half_error": measures.half_error(model, pictures, session.most(400, 8), sweeps, run.seed),
-    }
-
-
-def gap_of(session: Session, model: pc.JointModel, state: pc.State) -> Consistency:
-    return measures.gap(model, state, steps=session.most(50, 2), chains=session.most(512, 8))
-
-
-def elsewhere(session: Session, run: Run, model: pc.JointModel, c: Tensor, real: pc.State) -> dict[str, float]:
-    """Does the limit depend on where the chain began, or on how long it ran?"""
-    longer = limiting(session, run, model, c, measures.LONGER)
-    codes = measures.random_codes(model, c, run.seed)
-    images = {
-        "limiting_one_sweep": measures.shown(model, measures.limiting(model, c, run.seed, 1)),
-        "limiting_from_data": chained(session, run, model, real),
-        "limiting_longer": measures.shown(model, longer),
-        "limiting_from_random_longer": chained(session, run, model, codes, measures.LONGER),
-    }
-    found = {"gap_longer": gap_of(session, model, longer).gap}
-    return found | {key: value for name in images for key, value in session.score(name, images[name]).items()}
-
-
-def limiting(session: Session, run: Run, model: pc.JointModel, c: Tensor, times: int = 1, **options) -> pc.State:
-    sweeps = times * session.most(measures.SWEEPS, 3)
-    return measures.limiting(model, c, run.seed, sweeps, **options)
-
-
-def chained(session: Session, run: Run, model: pc.JointModel, state: pc.State, times: int = 1) -> Tensor:
-    """Images of the chain that begins at a state."""
-    start = {name: state[name] for name in ("x", "z")}
-    return measures.shown(model, limiting(session, run, model, state["c"], times, start=start))
-
-
-def examples(session: Session, count: int, seed: int) -> pc.Data:
-    """Training images, chosen at random."""
-    train = session.pictures.train
-    return train[torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:count]]
