@@ -373,6 +373,11 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, m
     saved = {model.parent.name: pc.JointModel.load(model) for model in out.glob("fashion/*/model")}
     assert set(saved) == {"vae-4", "symmetric-4", "ours-4"}
     assert set(pc.sample(saved["ours-4"], {"c": torch.tensor([9])}, sweeps=1)) == {"x", "z", "c"}
+    drawn = ["sample", str(out / "fashion" / "ours-4" / "model"), "--sweeps", "1", "--out", str(out / "drawn")]
+    with pytest.raises(SystemExit, match="'c' must be given"):
+        cli.main(drawn)
+    cli.main([*drawn, "--given", "c=9", "--rows", "3"])
+    assert np.load(out / "drawn" / "samples.npz")["x"].shape == (3, 1, 28, 28)
 
 
 def test_orders_are_in_standard_errors():

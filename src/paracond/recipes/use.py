@@ -156,8 +156,8 @@ def sample(config: Sample) -> str:
     seen, change = _seen(model, given, config.seen), _change(model, config.edit, names, rows)
     if given:
         model.admit({name: each.value for name, each in given.items()})  # refuses it before time is spent
-    some = min(rows, 32)
-    engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, rows=some, sweeps=1, engine=engine))
+    some = _conditions(model, given, min(rows, 32))
+    engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, **some, sweeps=1, engine=engine))
     chunk = None if model.device.type == "cuda" else ON_CPU
     options: dict[str, Any] = {"engine": engine, "seed": config.seed, "chunk": chunk}
     state = pc.sample(model, seen, rows=rows, sweeps=config.sweeps, **options)
@@ -169,6 +169,11 @@ def sample(config: Sample) -> str:
         after = pc.edited(model, state, *change, **options)
         files += written(model, after, config.out, "edited", {})
     return "\n".join(f"written: {path}" for path in files)
+
+
+def _conditions(model: pc.JointModel, given: dict[str, pc.Observed], rows: int) -> dict[str, Any]:
+    """Of what is given, that without which nothing can be drawn, in a few rows: for trying out."""
+    return {"given": {name: given[name].value[:rows] for name in model.conditions if name in given}, "rows": rows}
 
 
 def _row_count(model: pc.JointModel, given: dict[str, pc.Observed], config: Sample) -> int:
@@ -210,8 +215,8 @@ def classify(config: Classify) -> str:
     one_class = isinstance(family, pc.Categorical) and not family.event_shape
     if not one_class and not (isinstance(family, pc.Binary) and len(family.event_shape) == 1):
         raise InputError(f"{config.want!r} is {family}: only a class or flat binary values are decided here")
-    asked = min(64, max(len(each.value) for each in given.values()))
-    pc.Engine(model.device).settle(lambda: pc.sample(model, rows=asked, sweeps=1))
+    asked = _conditions(model, given, min(64, max(len(each.value) for each in given.values())))
+    pc.Engine(model.device).settle(lambda: pc.sample(model, **asked, sweeps=1))
     seen, until = _seen(model, given, config.seen), config.sweeps or "converged"
     answer = pc.query(model, seen, [config.want], until=until, seed=config.seed)
     probabilities, decided = answer.probabilities[config.want].cpu(), answer.decisions[config.want].cpu()
