@@ -62,6 +62,8 @@ def test_a_half_tells_the_class_where_it_can():
     evidence = measures.class_evidence(model("x", codes).mean.detach(), 0.3, codes["c"], state["x"], 2)
     expected = float(evidence.softmax(1).max(1).values.mean())  # what the posterior says of its own decisions
     assert 0.55 < expected < 0.99 and abs(found - expected) < 5 * (0.25 / rows) ** 0.5
+    often = {name: value.repeat(70, *[1] * (value.ndim - 1)) for name, value in codes.items()}  # more than go at once
+    assert measures.half_accuracy(model, pictures, often, rows) == found
 
 
 def test_classes_of_unlike_size_are_weighed_by_the_prior_and_not_by_their_codes():
@@ -370,6 +372,8 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, m
     record = json.loads((out / "results.json").read_text())
     assert {m["name"]: m for m in record["metrics"]} == metrics
     assert {"command", "commit", "hardware", "torch"} == set(record["runs"]["fashion vae-4"]["origin"])
+    from_random = {run for run, numbers in record["runs"].items() if "limiting_from_random" in numbers}
+    assert from_random == {f"fashion {method}-{seed}" for method in ("vae", "symmetric", "ours") for seed in (4, 5)}
     saved = {model.parent.name: pc.JointModel.load(model) for model in out.glob("fashion/*/model")}
     assert set(saved) == {"vae-4", "symmetric-4", "ours-4"}
     assert set(pc.sample(saved["ours-4"], {"c": torch.tensor([9])}, sweeps=1)) == {"x", "z", "c"}
@@ -444,6 +448,17 @@ def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
     of_others = ["--estimator", "disarm"]  # which ours does not depend on
     cli.main([*ours, *of_others, "--resume", "--updates", "100000", "--minutes", "0.02"])
     assert "continue with --resume" in capsys.readouterr().out
+
+
+def test_settings_of_a_run_are_those_that_its_method_has(folder, unverified):
+    config = compare.Config(data=folder / "data", only="fashion", quick=True, device="cpu", generated=50)
+    session = compare_session.open_session(config, "fashion")
+    own = {"vae": {"estimator"}, "symmetric": {"completed_by"}, "ours": {"completed_by", "chain_length"}}
+    for method, names in own.items():
+        settings = compare_session.settings_of(session, Run("fashion", method, 4))
+        assert set(settings) & {"estimator", "completed_by", "chain_length"} == names
+        assert {"latent", "scale", "updates", "batch_size", "generated", "extras"} <= set(settings)
+        assert settings.get("estimator", "gumbel") == "gumbel"
 
 
 def test_numbers_are_those_of_the_machine_that_made_them():

@@ -673,6 +673,24 @@ def test_bad_commands_name_what_is_wrong(words, message, tmp_path, monkeypatch):
         cli.main([word.format(model="saved") for word in words])
 
 
+def test_models_whose_conditions_must_be_given_can_be_asked(tmp_path, monkeypatch, capsys):
+    """Also while it is tried out how fast they are; the answer is that of the model's only conditional."""
+    monkeypatch.chdir(tmp_path)
+    variables = {"c": pc.Categorical(3), "t": pc.Binary(4)}
+    torch.manual_seed(0)
+    conditionals = {"c": pc.Conditional(variables["c"], pc.networks.mlp(variables, "c"))}
+    model = pc.JointModel(conditionals, conditions={"t": pc.Condition(variables["t"], None)})
+    model.save("saved")
+    with pytest.raises(SystemExit, match="'t' must be given"):
+        cli.main(["sample", "saved"])
+    cli.main(["sample", "saved", "--given", "t=1", "--rows", "5"])
+    assert np.load("runs/sample/samples.npz")["c"].shape == (5,)
+    cli.main(["classify", "saved", "--given", "t=1"])
+    row = Path("runs/decisions.csv").read_text().splitlines()[1].split(",")
+    exact = model("c", {"t": torch.ones(1, 4), "c": torch.zeros(1).long()}).mean[0]
+    assert int(row[1]) == int(exact.argmax()) and float(row[2]) == pytest.approx(float(exact.detach().max()), abs=1e-4)
+
+
 def test_work_is_counted():
     """One linear layer: 2 B n m operations forward, twice that backward less the input's gradient."""
     variables = {"a": pc.Binary(7), "b": pc.Binary(11)}

@@ -61,7 +61,8 @@ class Config(BoxedConfig):
     generated: int = 10_000
     """images for the FID"""
     extras: bool = True
-    """of the first seed, also measure the course of learning, and chains that are longer or from elsewhere"""
+    """of the first seed, also measure the course of learning, and chains that are longer or from elsewhere, and keep
+    its models"""
 
 
 @dataclass
