@@ -20,7 +20,7 @@ random codes of Symmetric seem to be better. Means of the pixels of faces are bo
 by more than its noise (see `Real`).
 
 Codes are maps that keep their place in the image: for Fashion-MNIST 147 bits in three of 7 x 7, with a uniform prior,
-for faces 256 numbers in four of 8 x 8, with a standard normal one. Without a place codes of ours said little, perhaps
+for faces 128 numbers in two of 8 x 8, with a standard normal one. Without a place codes of ours said little, perhaps
 because the VAE's encoder alone is told by the decoder's gradient what to say; with one they say as much or more. The
 design was chosen with the order of the methods in view (RESULTS says what was tried).
 """
@@ -94,8 +94,8 @@ class Design:
 FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.12, width=96, blocks=2, spread=4.0, encoder_warm_up=0.05)
 FACES = Design(
     (3, SIZE, SIZE),
-    pc.Real((4, 8, 8), scale="element", initial_scale=0.1, ceiling=1.0),
-    scale=0.25,
+    pc.Real((2, 8, 8), scale="element", initial_scale=0.1, ceiling=1.0),
+    scale=0.35,
     bounds=(0.0, 1.0),
     most=256,
     hidden=256,
