@@ -1,7 +1,9 @@
 """Recorded programs against eager ones and against exact answers (on a GPU), and what an engine refuses."""
 
+import gc
 import os
 import time
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -117,6 +119,73 @@ def test_the_designs_of_the_recipes_can_be_recorded(experiment, hidden):
         learner = make_learner(design, data, pc.Engine("cuda", "graphs"), 0)
         model = learner.fit(60)
         assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def learner_of(kind, device, **options):
+    state = pictures(60).state
+    if kind in ("VAE", "Symmetric"):
+        variables = {"x": pc.Real((1, 12, 12), scale="learned"), "z": pc.Binary(8)}
+        networks = {n: pc.networks.image_network(variables, n, width=8, kind="residual") for n in variables}
+        model = pc.JointModel({n: pc.Conditional(variables[n], net) for n, net in networks.items()}).to(device)
+        return getattr(pc, kind)(model, pc.Data({"x": state["x"]}), batch_size=20, **options)
+    options |= {"beside": True} if kind == "beside" else {}
+    return pc.Learner(images(device), pc.Data(state), batch_size=20, **options)
+
+
+@pytest.fixture
+def no_collection():
+    """Python does not look for cycles meanwhile. (What torch imports when it is first used keeps some frames alive.)"""
+    learner_of("Learner", "cpu").fit(2)
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("kind", ["Learner", "beside", "VAE", "Symmetric"])
+def test_a_learner_is_gone_with_its_last_user(kind, no_collection):
+    """So that the memory of its graphs is."""
+    learner = learner_of(kind, "cpu")
+    learner.fit(9)
+    seen = weakref.ref(learner), weakref.ref(learner.completion)
+    del learner
+    assert [each() for each in seen] == [None, None]
+
+
+def test_a_chain_is_gone_with_its_last_user_and_draws_in_place_as_it_does_step_by_step(no_collection):
+    """What is recorded on CUDA, run as it is."""
+    model, found = table_model(random_tables(SHAPE, 0)), []
+    for recorded in (False, True):
+        chain = pc.Chain(model, generator=model.generator(0), scan="no-repeat")
+        state = model.start(50, model.generator(1))
+        run = chain._run_recorded if recorded else lambda scan, *rest, chain=chain: chain.run(*rest)
+        found.append(run(chain.scan, state, 40, (), False))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in "abc")
+    seen = weakref.ref(chain), weakref.ref(chain._recorder)
+    del chain, run
+    assert [each() for each in seen] == [None, None]
+
+
+@gpu
+@pytest.mark.parametrize("kind", ["Learner", "beside", "VAE", "Symmetric"])
+def test_memory_of_graphs_is_given_back(kind, no_collection):
+    """What one training and its chains took is there again for the next, whatever Python collects."""
+
+    def used():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+    def work():
+        model = learner_of(kind, "cuda").fit(30)
+        pc.sample(model, rows=2000, sweeps=10)
+
+    work()  # libraries have their workspaces by now
+    before = used()
+    for _ in range(3):
+        work()
+    allocated, reserved = used()
+    assert allocated <= before[0] + 2**20 and reserved <= before[1] + 2**25  # one chain's graphs have 2**28
 
 
 def test_a_working_model_rounds_weights_and_returns_their_gradients():

@@ -17,9 +17,9 @@ falls on a group that the row has clamped; but only `per_row` makes the rows ind
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -217,10 +217,10 @@ class _Recorder:
     overwritten by the next one of the same group."""
 
     def __init__(self, chain: Chain, state: State):
-        self.chain = chain
+        self.chain = weakref.proxy(chain)  # by which this is kept (see `engine`)
         self.state = {name: value.clone() for name, value in state.items()}
         self.moves: dict[str, Move] = {}
-        self.programs = {n: chain.engine.program(partial(self._redraw, n), chain.generator) for n in chain.free}
+        self.programs = {n: chain.engine.program(self._redraw, chain.generator, n) for n in chain.free}
 
     def fits(self, state: State) -> bool:
         return all(self.state[name].shape == value.shape for name, value in state.items())

@@ -13,7 +13,6 @@ last time, so that few steps per pass add up to a long chain (the paper's idea o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -70,7 +69,7 @@ class Completion:
         self.visited = torch.zeros(self.rows if self.kept else 0, dtype=torch.bool, device=model.device)
         self._start = engine.program(self._start_pool, generator)
         self._keep = engine.program(self._keep_pool, generator) if self.kept else None
-        self._complete = {n: engine.program(partial(self._complete_pool, n), generator) for n in self.missing}
+        self._complete = {n: engine.program(self._complete_pool, generator, n) for n in self.missing}
 
     def fill(self) -> None:
         """Complete the next examples, from the first redraw to the last."""

@@ -15,6 +15,9 @@ Two lots of recorded programs may run at the same time if nothing is common to t
 on, not the memory of their graphs, not a random generator. So work beside the main stream has an engine of its own
 (`another`), is called `aside`, and `meet` says where one of the two waits for the other; the host waits for neither.
 
+An object keeps its programs, and they do not keep it (`loose`): with its last user it is gone, and with it the memory
+of its graphs, which can be most of what the device has and of which Python, when it looks for cycles, knows nothing.
+
 All run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the host
 would have to wait for; what the host decides (which group, how many rows, the learning rate) it writes into small
 tensors beforehand, and what it wants to know (is everything finite?) it looks up later, without waiting.
@@ -27,9 +30,11 @@ import copy
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Generic, TypeVar, cast
+from types import MethodType
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -123,13 +128,13 @@ class Engine:
         return Working(model, rounded=self.rounds)
 
     def fused(self, work: Work) -> Work:
-        """A network (in place) or a function of tensors, as few kernels where that was asked for."""
-        if not self.compile:
-            return work
-        if isinstance(work, nn.Module):
+        """A network (in place), a function of tensors, or a method (see `loose`), as few kernels where that was asked
+        for."""
+        if not isinstance(work, nn.Module):
+            return cast(Work, loose(work, partial(torch.compile, dynamic=False) if self.compile else None))
+        if self.compile:
             work.compile(dynamic=False)
-            return work
-        return cast(Work, torch.compile(work, dynamic=False))
+        return work
 
     def precision(self):
         """The context in which networks are evaluated."""
@@ -137,9 +142,11 @@ class Engine:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
-    def program(self, work: Program, generator: torch.Generator) -> Program:
-        """`work`, to be called again and again; all its draws come from `generator`."""
-        return _Recorded(work, generator, self._pool, self._stream) if self.captures else work
+    def program(self, work: Callable[..., None], generator: torch.Generator, *arguments: Any) -> Program:
+        """A method (see `loose`) with its arguments, to be called again and again; all its draws come from
+        `generator`."""
+        call = partial(loose(work), *arguments)
+        return _Recorded(call, generator, self._pool, self._stream) if self.captures else call
 
     def another(self) -> Engine:
         """One like this, whose programs may run while those of this one run."""
@@ -220,6 +227,16 @@ class Engine:
         """Wait until all that was asked for is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def loose(work: Callable, made: Callable[[Callable], Callable] | None = None) -> Callable:
+    """A function, or what is `made` of it. Of a method: one that its object can keep without being kept by it."""
+    function = work.__func__ if isinstance(work, MethodType) else work
+    function = function if made is None else made(function)
+    if not isinstance(work, MethodType):
+        return function
+    owner = weakref.ref(work.__self__)
+    return lambda *arguments: function(owner(), *arguments)
 
 
 def _move_towards(means: list[Tensor], values: list[Tensor], weight: Tensor) -> None:

@@ -34,7 +34,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -157,14 +156,12 @@ class Learner(Descent[Info]):
         self.ranks = torch.zeros(SHUFFLES, size, dtype=torch.long, device=device)  # orders of rows, for replacements
         self.replacements, self.turn = 0, torch.zeros(1, dtype=torch.long, device=device)
         self.first, self.count = torch.zeros(2, dtype=torch.long, device=device)  # which rows of the pool come next
-        program = partial(self.engine.program, generator=self.generator)
-        self.evaluate, self.keep = self.engine.fused(self._evaluate), self.engine.fused(self._keep)
-        self.shuffle = program(self._shuffle)
-        self.restart = program(lambda: self.restarts.renew(self.source.pool))
-        self.restart_all = program(lambda: self.restarts.renew(self.source.pool, all_rows=True))
-        self.put = self.engine.fused(self._put)
-        self.replace_rows = program(self._replace_rows)
-        self.update = {n: program(partial(self._update, n)) for n in model.names}
+        program, fused, generator = self.engine.program, self.engine.fused, self.generator
+        self.evaluate, self.keep, self.put = fused(self._evaluate), fused(self._keep), fused(self._put)
+        self.shuffle = program(self._shuffle, generator)
+        self.restart, self.restart_all = (program(self._restart, generator, all_rows) for all_rows in (False, True))
+        self.replace_rows = program(self._replace_rows, generator)
+        self.update = {n: program(self._update, generator, n) for n in model.names}
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -243,6 +240,9 @@ class Learner(Descent[Info]):
         waits = -torch.log1p(-uniform).clamp(max=-1e-12) * self.patience
         order = waits.argsort(1)
         self.ranks.copy_(order if self.alike else order.argsort(1))
+
+    def _restart(self, all_rows: bool) -> None:
+        self.restarts.renew(self.source.pool, all_rows=all_rows)
 
     @torch.no_grad()
     def _replace_rows(self) -> None:
