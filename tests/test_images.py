@@ -102,6 +102,11 @@ def test_saved_in_bfloat16_and_loaded_as_float32(kind, tmp_path):
         (lambda v: image_network(v, "y"), "'y' and 'x' must be among the variables"),
         (lambda v: image_network(v, "x", image="z"), r"'z' must have shape \(channels, height, width\)"),
         (lambda v: image_network(v, "x", kind="deep"), "kind must be one of plain, residual, found 'deep'"),
+        (
+            lambda v: image_network({**v, "x": pc.Real((1, 8, 8))}, "x"),
+            "one number for every pixel.*shape .2, 1, 8, 8.",
+        ),
+        (lambda v: image_network({**v, "x": pc.Real((1, 8, 8))}, "x", kind="residual"), "one number for every pixel"),
     ],
 )
 def test_bad_networks_are_refused(call, message):

@@ -115,6 +115,11 @@ class ImageDecoder(Network):
         )
         _check_kind(kind)
         output = output[1:] if levels else output
+        if len(output) != 3:
+            raise InputError(
+                "the decoder puts out one number for every pixel: an image needs a scale that is learned, of each "
+                f'coordinate, or fixed, and not of each "element"; found an output of shape {tuple(output)}'
+            )
         self.levels, self.kind = levels, kind
         self.log_scales = nn.Parameter(torch.zeros(inputs[levels])) if levels else None
         self.names, self.maps = tuple(inputs), tuple(maps)
