@@ -8,7 +8,7 @@ from helpers import Pairwise, assert_fits, random_tables, state_index, table_mod
 
 import paracond as pc
 from paracond import exact
-from paracond.families import Bernoulli, Distribution
+from paracond.distributions import Bernoulli, Distribution
 
 CHAINS = 20_000
 INCONSISTENT = table_model(random_tables((2, 3, 2), seed=1, strength=1.5), alpha=[0.5, 0.3, 0.2])

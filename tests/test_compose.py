@@ -13,7 +13,7 @@ from torch import nn
 
 import paracond as pc
 from paracond import exact, harmoniums
-from paracond.families import Gaussian
+from paracond.distributions import Gaussian
 
 MIXED = torch.tensor([1.0, 0.0])
 PIXELS = pc.Binary(2)

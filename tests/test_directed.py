@@ -90,7 +90,7 @@ def test_an_unbiased_estimator_has_the_exact_gradient_on_average(estimator):
 def test_gumbel_has_the_slope_of_its_relaxed_bit():
     """For f(z) = z, of which d E f / d l = p (1 - p), it is the mean over u of s (1 - s) / T, T = 2 / 3."""
     logits = torch.full((100_000, 1), 0.7, dtype=torch.float64, requires_grad=True)
-    q = pc.families.Bernoulli(logits)
+    q = pc.distributions.Bernoulli(logits)
     value = estimators.gumbel(q, lambda z: z.sum(1), torch.Generator().manual_seed(0)).mean()
     (found,) = torch.autograd.grad(value, logits)
     u = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000

@@ -22,8 +22,9 @@ from paracond.chain import Chain
 from paracond.compose import Pinned, Summing, compose
 from paracond.conditionals import Conditional
 from paracond.directed import VAE, Symmetric
+from paracond.distributions import Distribution
 from paracond.engine import Engine
-from paracond.families import Binary, Categorical, Distribution, Family, Real
+from paracond.families import Binary, Categorical, Family, Real
 from paracond.faults import NonFiniteError
 from paracond.guidance import edited, guided
 from paracond.joint import Condition, JointModel

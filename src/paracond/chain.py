@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from paracond.distributions import Distribution
 from paracond.engine import Engine
-from paracond.families import Distribution
 from paracond.joint import JointModel
 from paracond.progress import track
 from paracond.state import InputError, Mask, State, expand_mask, row_count, take

@@ -43,7 +43,8 @@ import torch
 from torch import Tensor, nn
 
 from paracond.conditionals import Conditional
-from paracond.families import Distribution, Family, Gaussian
+from paracond.distributions import Distribution, Gaussian
+from paracond.families import Family
 from paracond.joint import Condition, JointModel
 from paracond.state import InputError, State
 

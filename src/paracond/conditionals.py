@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from paracond.families import Distribution, Family
+from paracond.distributions import Distribution
+from paracond.families import Family
 from paracond.state import InputError
 
 

@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Chain, Move, redraw
-from paracond.families import Categorical, Distribution
+from paracond.distributions import Distribution
+from paracond.families import Categorical
 from paracond.joint import JointModel
 from paracond.queries import Diagnostics, query
 from paracond.state import Data, InputError, Mask, State, row_count

@@ -33,9 +33,10 @@ from torch import Tensor
 
 from paracond.completion import Augment, Completion
 from paracond.descent import Descent, Optimiser, Rate, adam
+from paracond.distributions import Bernoulli, Distribution, Gaussian
 from paracond.engine import Engine
 from paracond.estimators import estimators_of
-from paracond.families import Bernoulli, Binary, Distribution, Gaussian, Real
+from paracond.families import Binary, Real
 from paracond.joint import JointModel
 from paracond.state import Data, InputError, State, at_least, one_of, take
 

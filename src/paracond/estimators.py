@@ -19,7 +19,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from paracond.families import Bernoulli, Binary, Distribution, Family, Gaussian, Real
+from paracond.distributions import Bernoulli, Distribution, Gaussian
+from paracond.families import Binary, Family, Real
 
 TEMPERATURE = 2 / 3  # of "gumbel": the choice of Maddison et al. for one bit
 

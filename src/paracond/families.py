@@ -1,11 +1,6 @@
-"""Families of distributions: how a group of variables is stored, encoded, scored, drawn, summarised, started.
+"""Families of distributions: how a group of variables is stored, encoded, started, and which law it has given the rest.
 
-A family says what values a group takes; a `Distribution` is one member of it per row of a batch, made
-from a network's output. Coordinates are independent given the rest of the state,
-
-    log p(x_i | x_-i) = sum_d log p(x_id | x_-i),
-
-so `scores` are per coordinate, and clamping some coordinates leaves the law of the others unchanged.
+A family says what values a group takes; of a network's output it makes a `Distribution` (see `distributions`).
 
 | family      | stored             | encoded (network input) | network output           | summary `mean`     |
 |-------------|--------------------|-------------------------|--------------------------|--------------------|
@@ -21,57 +16,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from paracond.distributions import LOG_2PI, Bernoulli, Distribution, Gaussian, Softmax
 from paracond.state import InputError
 from paracond.storage import class_named
 
 Shape = tuple[int, ...]
-LOG_2PI = math.log(2 * math.pi)
 # Adam moves every parameter by about its learning rate per update, whatever it means. A sigma has nats to go, alone;
 # the thousands of weights beside it have not. So it is read ten times enlarged.
 GAIN = 10.0
-
-
-class Distribution(ABC):
-    """p(x_i | x_-i) for every row of a batch."""
-
-    @abstractmethod
-    def scores(self, value: Tensor) -> Tensor:
-        """log p of every coordinate, `[batch, *event]` (`[batch]` where the family does not factorise)."""
-
-    @abstractmethod
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """One draw per row, `[batch, *event]`, without gradient."""
-
-    @property
-    @abstractmethod
-    def mean(self) -> Tensor:
-        """E[encode(x)]: what marginals average."""
-
-    @property
-    @abstractmethod
-    def variance(self) -> Tensor:
-        """Var[encode(x)], per element."""
-
-    @property
-    @abstractmethod
-    def entropy(self) -> Tensor:
-        """Entropy of every coordinate in nats, `[batch, *event]`."""
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """log p(x_i | x_-i), `[batch]`."""
-        return self.scores(value).reshape(len(value), -1).sum(1)
-
-    def redraw(self, value: Tensor, clamp: Tensor | None, generator: torch.Generator) -> Tensor:
-        """A draw of the free coordinates, given `value` at those where `clamp` is true."""
-        drawn = self.sample(generator)
-        return drawn if clamp is None else torch.where(clamp, value, drawn)
 
 
 @dataclass(frozen=True)
@@ -167,33 +125,6 @@ class Family(ABC):
 # --- Binary -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Bernoulli(Distribution):
-    """p(x) = prod_d sigmoid(l_d)^x_d (1 - sigmoid(l_d))^(1 - x_d)."""
-
-    logits: Tensor
-
-    def scores(self, value: Tensor) -> Tensor:
-        return value * self.logits - F.softplus(self.logits)
-
-    def sample(self, generator: torch.Generator) -> Tensor:
-        mean = self.mean.detach()  # which is kept, with its gradient
-        # On CPU, torch.bernoulli takes several times as long. NaN becomes 0; scores stay NaN, and that is found.
-        return torch.empty_like(mean).uniform_(generator=generator).lt_(mean)
-
-    @cached_property
-    def mean(self) -> Tensor:
-        return torch.sigmoid(self.logits)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.mean * torch.sigmoid(-self.logits)
-
-    @property
-    def entropy(self) -> Tensor:
-        return F.softplus(self.logits) - self.logits * self.mean
-
-
 @dataclass(frozen=True)
 class Binary(Family):
     """{0, 1}^shape, stored as floats."""
@@ -223,34 +154,6 @@ class Binary(Family):
 
 
 # --- Categorical ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Softmax(Distribution):
-    """p(x_d = k) = exp(l_dk) / sum_j exp(l_dj)."""
-
-    logits: Tensor
-
-    def scores(self, value: Tensor) -> Tensor:
-        return self.logits.log_softmax(-1).gather(-1, value.unsqueeze(-1)).squeeze(-1)
-
-    @torch.no_grad()
-    def sample(self, generator: torch.Generator) -> Tensor:
-        # A race of exponential clocks: the first to ring, with rates exp(l), is a draw from the softmax.
-        clocks = torch.empty_like(self.logits).exponential_(generator=generator)
-        return (self.logits - clocks.log()).argmax(-1)
-
-    @cached_property
-    def mean(self) -> Tensor:
-        return self.logits.softmax(-1)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.mean * (1 - self.mean)
-
-    @property
-    def entropy(self) -> Tensor:
-        return -(self.mean * self.logits.log_softmax(-1)).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -316,35 +219,6 @@ class Categorical(Family):
 
 
 # --- Real -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Gaussian(Distribution):
-    """p(x) = prod_d N(x_d; mu_d, exp(log_scale_d)^2)."""
-
-    mu: Tensor
-    log_scale: Tensor  # broadcasts against mu
-
-    def scores(self, value: Tensor) -> Tensor:
-        standard = (value - self.mu) * torch.exp(-self.log_scale)
-        return -0.5 * (standard * standard + LOG_2PI) - self.log_scale
-
-    @torch.no_grad()
-    def sample(self, generator: torch.Generator) -> Tensor:
-        noise = torch.empty_like(self.mu).normal_(generator=generator)
-        return self.mu + torch.exp(self.log_scale) * noise
-
-    @property
-    def mean(self) -> Tensor:
-        return self.mu
-
-    @property
-    def variance(self) -> Tensor:
-        return torch.exp(2 * self.log_scale).expand_as(self.mu)
-
-    @property
-    def entropy(self) -> Tensor:
-        return (self.log_scale + 0.5 * (1 + LOG_2PI)).expand_as(self.mu)
 
 
 @dataclass(frozen=True)

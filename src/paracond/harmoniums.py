@@ -38,7 +38,8 @@ import torch
 from torch import Tensor, nn
 
 from paracond.conditionals import Conditional
-from paracond.families import Binary, Categorical, Distribution, Family, Real, Shape
+from paracond.distributions import Distribution
+from paracond.families import Binary, Categorical, Family, Real, Shape
 from paracond.faults import NonFiniteError
 from paracond.joint import JointModel
 from paracond.networks import Network

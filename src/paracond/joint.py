@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from paracond import networks, storage
 from paracond.conditionals import Conditional, Start
-from paracond.families import Categorical, Distribution, Family, family_from
+from paracond.distributions import Distribution
+from paracond.families import Categorical, Family, family_from
 from paracond.state import Data, InputError, Mask, State, as_numbers, expand_mask, merge, row_count
 
 FORMAT = "paracond model 1"

@@ -43,8 +43,8 @@ from paracond.beside import Beside
 from paracond.chain import Scan
 from paracond.completion import Augment, Completion, blank, flags
 from paracond.descent import Descent, Optimiser, Rate, adam
+from paracond.distributions import Distribution
 from paracond.engine import Engine
-from paracond.families import Distribution
 from paracond.holds import wide
 from paracond.joint import JointModel
 from paracond.lasting import Lasting

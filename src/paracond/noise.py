@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from paracond.families import Gaussian
+from paracond.distributions import Gaussian
 from paracond.kernels import Kernel
 from paracond.state import InputError, State
 

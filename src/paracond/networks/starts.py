@@ -49,7 +49,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from paracond.families import GAIN, LOG_2PI, Binary, Family, Real
+from paracond.distributions import LOG_2PI
+from paracond.families import GAIN, Binary, Family, Real
 from paracond.networks.base import Network
 from paracond.networks.cosines import Cosines
 from paracond.state import InputError, at_least

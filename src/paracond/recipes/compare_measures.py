@@ -55,7 +55,7 @@ from torch import Tensor
 import paracond as pc
 from paracond import directed
 from paracond.diagnostics import Consistency, consistency, latent_usage
-from paracond.families import Gaussian
+from paracond.distributions import Gaussian
 from paracond.metrics import Statistics, accuracy, frechet_distance
 from paracond.recipes.compare_model import Pictures
 from paracond.recipes.images import shown

@@ -37,7 +37,7 @@ import paracond as pc
 from paracond import datasets
 from paracond.datasets.faces import SIZE, load, of_split
 from paracond.descent import Descent
-from paracond.families import Bernoulli, Gaussian
+from paracond.distributions import Bernoulli, Gaussian
 from paracond.recipes.faces_baselines import Moved
 from paracond.recipes.images import adam
 from paracond.state import one_of

@@ -1,0 +1,142 @@
+"""Light distributions: one law p(x_i | x_-i) for every row of a batch, scored, drawn and summarised.
+
+Coordinates are independent given the rest of the state,
+
+    log p(x_i | x_-i) = sum_d log p(x_id | x_-i),
+
+so `scores` are per coordinate, and clamping some coordinates leaves the law of the others unchanged. Every draw takes a
+generator. `torch.distributions` is the oracle in tests.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Distribution(ABC):
+    """p(x_i | x_-i) for every row of a batch."""
+
+    @abstractmethod
+    def scores(self, value: Tensor) -> Tensor:
+        """log p of every coordinate, `[batch, *event]` (`[batch]` where the family does not factorise)."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """One draw per row, `[batch, *event]`, without gradient."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """E[encode(x)]: what marginals average."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """Var[encode(x)], per element."""
+
+    @property
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """Entropy of every coordinate in nats, `[batch, *event]`."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p(x_i | x_-i), `[batch]`."""
+        return self.scores(value).reshape(len(value), -1).sum(1)
+
+    def redraw(self, value: Tensor, clamp: Tensor | None, generator: torch.Generator) -> Tensor:
+        """A draw of the free coordinates, given `value` at those where `clamp` is true."""
+        drawn = self.sample(generator)
+        return drawn if clamp is None else torch.where(clamp, value, drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class Bernoulli(Distribution):
+    """p(x) = prod_d sigmoid(l_d)^x_d (1 - sigmoid(l_d))^(1 - x_d)."""
+
+    logits: Tensor
+
+    def scores(self, value: Tensor) -> Tensor:
+        return value * self.logits - F.softplus(self.logits)
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        mean = self.mean.detach()  # which is kept, with its gradient
+        # On CPU, torch.bernoulli takes several times as long. NaN becomes 0; scores stay NaN, and that is found.
+        return torch.empty_like(mean).uniform_(generator=generator).lt_(mean)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        return torch.sigmoid(self.logits)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean * torch.sigmoid(-self.logits)
+
+    @property
+    def entropy(self) -> Tensor:
+        return F.softplus(self.logits) - self.logits * self.mean
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax(Distribution):
+    """p(x_d = k) = exp(l_dk) / sum_j exp(l_dj)."""
+
+    logits: Tensor
+
+    def scores(self, value: Tensor) -> Tensor:
+        return self.logits.log_softmax(-1).gather(-1, value.unsqueeze(-1)).squeeze(-1)
+
+    @torch.no_grad()
+    def sample(self, generator: torch.Generator) -> Tensor:
+        # A race of exponential clocks: the first to ring, with rates exp(l), is a draw from the softmax.
+        clocks = torch.empty_like(self.logits).exponential_(generator=generator)
+        return (self.logits - clocks.log()).argmax(-1)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        return self.logits.softmax(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean * (1 - self.mean)
+
+    @property
+    def entropy(self) -> Tensor:
+        return -(self.mean * self.logits.log_softmax(-1)).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian(Distribution):
+    """p(x) = prod_d N(x_d; mu_d, exp(log_scale_d)^2)."""
+
+    mu: Tensor
+    log_scale: Tensor  # broadcasts against mu
+
+    def scores(self, value: Tensor) -> Tensor:
+        standard = (value - self.mu) * torch.exp(-self.log_scale)
+        return -0.5 * (standard * standard + LOG_2PI) - self.log_scale
+
+    @torch.no_grad()
+    def sample(self, generator: torch.Generator) -> Tensor:
+        noise = torch.empty_like(self.mu).normal_(generator=generator)
+        return self.mu + torch.exp(self.log_scale) * noise
+
+    @property
+    def mean(self) -> Tensor:
+        return self.mu
+
+    @property
+    def variance(self) -> Tensor:
+        return torch.exp(2 * self.log_scale).expand_as(self.mu)
+
+    @property
+    def entropy(self) -> Tensor:
+        return (self.log_scale + 0.5 * (1 + LOG_2PI)).expand_as(self.mu)
