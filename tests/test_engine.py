@@ -1,10 +1,12 @@
 """Recorded programs against eager ones and against exact answers (on a GPU), and what an engine refuses."""
 
+import copy
 import gc
 import os
 import time
 import weakref
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import scipy.stats
@@ -128,8 +130,11 @@ def learner_of(kind, device, **options):
         networks = {n: pc.networks.image_network(variables, n, width=8, kind="residual") for n in variables}
         model = pc.JointModel({n: pc.Conditional(variables[n], net) for n, net in networks.items()}).to(device)
         return getattr(pc, kind)(model, pc.Data({"x": state["x"]}), batch_size=20, **options)
-    options |= {"beside": True} if kind == "beside" else {}
+    options |= {"beside": {"beside": True}, "warm": {"warm": ["z"]}}.get(kind, {})
     return pc.Learner(images(device), pc.Data(state), batch_size=20, **options)
+
+
+KINDS = ["Learner", "beside", "warm", "VAE", "Symmetric"]
 
 
 @pytest.fixture
@@ -142,7 +147,7 @@ def no_collection():
     gc.enable()
 
 
-@pytest.mark.parametrize("kind", ["Learner", "beside", "VAE", "Symmetric"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_learner_is_gone_with_its_last_user(kind, no_collection):
     """So that the memory of its graphs is."""
     learner = learner_of(kind, "cpu")
@@ -166,8 +171,65 @@ def test_a_chain_is_gone_with_its_last_user_and_draws_in_place_as_it_does_step_b
     assert [each() for each in seen] == [None, None]
 
 
+def test_a_fused_learner_is_gone_with_its_last_user_too(no_collection, monkeypatch):
+    """With dynamo, though without the compiler behind it, which would take a minute."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    losses = []
+    for compile in (False, True):
+        learner = learner_of("Learner", "cpu", engine=pc.Engine("cpu", compile=compile))
+        losses.append([float(info.loss) for info in learner.run(6)])
+    assert losses[0] == losses[1]
+    seen = weakref.ref(learner)
+    del learner
+    assert seen() is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copied_learner_learns_by_itself(kind):
+    """As the original would have, which stays as it is."""
+    learner = learner_of(kind, "cpu")
+    learner.fit(3)
+    copied, before = copy.deepcopy(learner), [p.detach().clone() for p in learner.model.parameters()]
+    copied.fit(5)
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.model.parameters(), strict=True))
+    assert (learner.step_count, copied.step_count) == (3, 8)
+    learner.fit(5)
+    pairs = zip(copied.model.parameters(), learner.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_program_without_its_object_is_refused(no_collection):
+    update = learner_of("VAE", "cpu").update
+    with pytest.raises(ReferenceError, match=r"Directed\._update is called after its object is gone: keep the object"):
+        update()
+
+
+def test_graphs_share_memory_as_long_as_one_of_them_is_there(monkeypatch):
+    """And never that of graphs that are gone, which torch refuses."""
+    handles = iter(range(9))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    engine = pc.Engine("cpu")
+    first, second = engine.pool(), engine.pool()
+    assert first is second and first.handle == 0
+    del first
+    assert engine.pool().handle == 0
+    del second
+    assert engine.pool().handle == 1
+    assert engine.another().pool().handle == 2
+
+
 @gpu
-@pytest.mark.parametrize("kind", ["Learner", "beside", "VAE", "Symmetric"])
+def test_an_engine_is_used_again_after_a_learner(no_collection):
+    """What a learner leaves of its memory (gradients, say) is not recorded over."""
+    engine, model = pc.Engine("cuda"), images("cuda")
+    for _ in range(2):
+        averaged = pc.Learner(model, pictures(60), batch_size=20, engine=engine).fit(30)
+        drawn = pc.sample(averaged, rows=50, sweeps=10, engine=engine)
+        assert all(bool(value.isfinite().all()) for value in drawn.values())
+
+
+@gpu
+@pytest.mark.parametrize("kind", KINDS)
 def test_memory_of_graphs_is_given_back(kind, no_collection):
     """What one training and its chains took is there again for the next, whatever Python collects."""
 

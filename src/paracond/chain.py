@@ -17,7 +17,6 @@ falls on a group that the row has clamped; but only `per_row` makes the rows ind
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from paracond.distributions import Distribution
-from paracond.engine import Engine
+from paracond.engine import Engine, Loose
 from paracond.joint import JointModel
 from paracond.progress import track
 from paracond.state import InputError, Mask, State, expand_mask, row_count, take
@@ -217,7 +216,7 @@ class _Recorder:
     overwritten by the next one of the same group."""
 
     def __init__(self, chain: Chain, state: State):
-        self.chain = weakref.proxy(chain)  # by which this is kept (see `engine`)
+        self.clamp, self.draw = chain.clamp, Loose(Chain._redraw, chain)  # by which this is kept
         self.state = {name: value.clone() for name, value in state.items()}
         self.moves: dict[str, Move] = {}
         self.programs = {n: chain.engine.program(self._redraw, chain.generator, n) for n in chain.free}
@@ -235,9 +234,8 @@ class _Recorder:
         return self.moves[name]
 
     def _redraw(self, name: str) -> None:
-        chain = self.chain
         before = self.state[name].clone()
-        move = chain._redraw(name, self.state, chain.clamp.get(name))
+        move = self.draw(name, self.state, self.clamp.get(name))
         self.state[name].copy_(move.value)
         _ = move.distribution.mean  # cached there: it must be part of what is recorded
         self.moves[name] = replace(move, previous=before)

@@ -15,8 +15,10 @@ Two lots of recorded programs may run at the same time if nothing is common to t
 on, not the memory of their graphs, not a random generator. So work beside the main stream has an engine of its own
 (`another`), is called `aside`, and `meet` says where one of the two waits for the other; the host waits for neither.
 
-An object keeps its programs, and they do not keep it (`loose`): with its last user it is gone, and with it the memory
+An object keeps its programs, and they do not keep it (`Loose`): with its last user it is gone, and with it the memory
 of its graphs, which can be most of what the device has and of which Python, when it looks for cycles, knows nothing.
+Graphs of one engine share their memory; when all are gone, the next ones share another, since torch does not record
+into memory that had its graphs.
 
 All run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the host
 would have to wait for; what the host decides (which group, how many rows, the learning rate) it writes into small
@@ -113,7 +115,7 @@ class Engine:
         self.rounds = self.captures or mode == "rounded"
         self.mode, self.compile = mode, compile
         self._move_towards = self.fused(_move_towards)
-        self._pool = torch.cuda.graph_pool_handle() if self.captures else None
+        self._pool: weakref.ref[_Pool] | None = None
         # Its own: libraries keep a workspace per stream, and engines side by side must not share one.
         self._stream = torch.cuda.Stream(self.device) if self.captures else None
 
@@ -128,13 +130,16 @@ class Engine:
         return Working(model, rounded=self.rounds)
 
     def fused(self, work: Work) -> Work:
-        """A network (in place), a function of tensors, or a method (see `loose`), as few kernels where that was asked
-        for."""
-        if not isinstance(work, nn.Module):
-            return cast(Work, loose(work, partial(torch.compile, dynamic=False) if self.compile else None))
-        if self.compile:
-            work.compile(dynamic=False)
-        return work
+        """A network (in place), a function of tensors, or a method (then `Loose`), as few kernels where that was asked
+        for. (A fused network is kept until Python looks for cycles: torch's own `Module.compile` makes one.)"""
+        fuse = partial(torch.compile, dynamic=False) if self.compile else _as_it_is
+        if isinstance(work, nn.Module):
+            if self.compile:
+                work.compile(dynamic=False)
+            return work
+        if isinstance(work, MethodType):
+            return cast(Work, Loose(fuse(work.__func__), work.__self__))
+        return cast(Work, fuse(work))
 
     def precision(self):
         """The context in which networks are evaluated."""
@@ -142,11 +147,19 @@ class Engine:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
-    def program(self, work: Callable[..., None], generator: torch.Generator, *arguments: Any) -> Program:
-        """A method (see `loose`) with its arguments, to be called again and again; all its draws come from
-        `generator`."""
-        call = partial(loose(work), *arguments)
-        return _Recorded(call, generator, self._pool, self._stream) if self.captures else call
+    def program(self, method: Callable[..., None], generator: torch.Generator, *arguments: Any) -> Program:
+        """A method with its arguments (`Loose`), to be called again and again; all its draws come from `generator`."""
+        assert isinstance(method, MethodType)
+        call = Loose(method.__func__, method.__self__, *arguments)
+        return _Recorded(call, generator, self) if self.captures else call
+
+    def pool(self) -> _Pool:
+        """The memory of all graphs that are recorded now: keep it as long as the graph."""
+        found = self._pool and self._pool()
+        if not found:
+            found = _Pool()
+            self._pool = weakref.ref(found)
+        return found
 
     def another(self) -> Engine:
         """One like this, whose programs may run while those of this one run."""
@@ -229,14 +242,31 @@ class Engine:
             torch.cuda.synchronize(self.device)
 
 
-def loose(work: Callable, made: Callable[[Callable], Callable] | None = None) -> Callable:
-    """A function, or what is `made` of it. Of a method: one that its object can keep without being kept by it."""
-    function = work.__func__ if isinstance(work, MethodType) else work
-    function = function if made is None else made(function)
-    if not isinstance(work, MethodType):
-        return function
-    owner = weakref.ref(work.__self__)
-    return lambda *arguments: function(owner(), *arguments)
+class Loose:
+    """A call of a method of `owner`, with its first arguments, that does not keep the owner alive."""
+
+    def __init__(self, function: Callable, owner: object, *arguments: Any):
+        self.function, self.arguments = function, arguments
+        self._owner = weakref.ref(owner)
+
+    def owner(self) -> object:
+        found = self._owner()
+        if found is None:
+            name = getattr(self.function, "__qualname__", self.function)
+            raise ReferenceError(f"{name} is called after its object is gone: keep the object, not the call alone")
+        return found
+
+    def __call__(self, *more: Any) -> Any:
+        return self.function(self.owner(), *self.arguments, *more)
+
+    def __deepcopy__(self, memo: dict) -> Loose:
+        """Copied with its owner, it is that of the copy."""
+        owner = self.owner()
+        return Loose(self.function, memo.get(id(owner), owner), *copy.deepcopy(self.arguments, memo))
+
+
+def _as_it_is(function: Callable) -> Callable:
+    return function
 
 
 def _move_towards(means: list[Tensor], values: list[Tensor], weight: Tensor) -> None:
@@ -258,13 +288,22 @@ def _seconds(work: Callable[[], object], threads: int, most: float) -> float:
     return min(times[1:])
 
 
+class _Pool:
+    """Memory that graphs share: gone, for torch, when the last of them is."""
+
+    def __init__(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+
+
 class _Recorded:
     """A program that becomes a CUDA graph after its first calls, which are real calls."""
 
-    def __init__(self, work: Program, generator: torch.Generator, pool, stream):
-        self.work, self.generator, self.pool, self.stream = work, generator, pool, stream
+    def __init__(self, work: Loose, generator: torch.Generator, engine: Engine):
+        assert engine._stream is not None
+        self.work, self.generator, self.engine, self.stream = work, generator, engine, engine._stream
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.pool: _Pool | None = None
 
     def __call__(self) -> None:
         if self.graph is None:
@@ -273,6 +312,7 @@ class _Recorded:
                 return
             self._record()
         assert self.graph is not None
+        self.work.owner()  # whose tensors it reads and writes
         self.graph.replay()
 
     def _warm_up(self) -> None:
@@ -287,10 +327,11 @@ class _Recorded:
     def _record(self) -> None:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
+        pool = self.engine.pool()
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+        with torch.cuda.graph(graph, pool=pool.handle, stream=self.stream):
             self.work()
-        self.graph = graph
+        self.graph, self.pool = graph, pool
 
 
 class Watch:
