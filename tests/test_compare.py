@@ -375,6 +375,11 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, m
     record = json.loads((out / "results.json").read_text())
     assert {m["name"]: m for m in record["metrics"]} == metrics
     assert {"command", "commit", "hardware", "torch"} == set(record["runs"]["fashion vae-4"]["origin"])
+    assert record["runs"]["fashion vae-4"]["features"].startswith("Inception features of a test")
+    page = (out / "report.html").read_text()
+    assert "learned in 3 ways: as a VAE, by symmetric equilibrium learning, by the paper" in page
+    for what, sweeps, alone in (("real images", 100, True), ("random codes", 100, False), ("random codes", 400, True)):
+        assert (f"{sweeps} sweeps from {what}; first seed alone" in page) == alone
     from_random = {run for run, numbers in record["runs"].items() if "limiting_from_random" in numbers}
     assert from_random == {f"fashion {method}-{seed}" for method in ("vae", "symmetric", "ours") for seed in (4, 5)}
     saved = {model.parent.name: pc.JointModel.load(model) for model in out.glob("fashion/*/model")}

@@ -47,6 +47,11 @@ from paracond.storage import replace_file
 
 MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # seconds of training at which the first seed is measured
 TRIAL = 5000  # images for FIDs while training
+LEARNED = {
+    "vae": "as a VAE",
+    "symmetric": "by symmetric equilibrium learning",
+    "ours": "by the paper's algorithm (ours)",
+}
 
 
 def main(config: Config) -> Outcome:
@@ -85,10 +90,11 @@ def made_on(found: dict[Run, dict]) -> dict[str, str]:
 def heading(config: Config, found: dict[Run, dict]) -> str:
     seeds = f"{config.seeds} seeds each, mean and standard deviation over seeds"
     seeds = seeds if config.seeds > 1 else "one seed each"
+    ways = [how for method, how in LEARNED.items() if method in config.methods]
     where = {f"{n['origin']['hardware']} (commit {n['origin']['commit']})" for n in found.values()}
     text = (
         "Networks p(x | z, c) and p(z | x, c), of an image x and its code z given what is known of it, c, learned in "
-        f"three ways: as a VAE, by symmetric equilibrium learning, and by the paper's algorithm (ours); {seeds}. "
+        f"{len(ways)} way{'s' * (len(ways) > 1)}: {', '.join(ways)}; {seeds}. "
         f"Trained and measured on {', '.join(sorted(where))}."
     )
     return text + (" A quick run: nothing here is learned." if config.quick else "")
@@ -121,6 +127,8 @@ def of_run(session: Session, run: Run, end: float) -> dict:
     curve = per_conditional(milestones.found, run)
     numbers |= {"seconds_train": milestones.trained, "curve": curve, "settings": settings}
     numbers["origin"] = origin(session.device)
+    if session.fid is not None:
+        numbers["features"] = session.fid.extractor.protocol
     if session.looks_closer(run):
         model.save(folder / "model")
     save_file({name: images.contiguous() for name, images in pictures.items()}, folder / "pictures.safetensors")

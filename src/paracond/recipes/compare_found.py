@@ -114,7 +114,7 @@ def measured_floors(session: Session) -> list[Metric]:
     found.append(
         Metric(f"{name}_half_majority", measures.majority(pictures), "higher", about="the most frequent class")
     )
-    if isinstance(scale, float):
+    if isinstance(scale, (int, float)):
         real = examples(session, session.config.generated, session.config.seed).state
         means = real["x"].to(session.device)
         value = measures.told_by(means, real["c"], scale, pictures, TESTED)

@@ -61,8 +61,7 @@ class Config(BoxedConfig):
     generated: int = 10_000
     """images for the FID"""
     extras: bool = True
-    """of the first seed, also measure the course of learning, and chains that are longer or from elsewhere, and keep
-    its models"""
+    """of the first seed, also measure learning curves and longer chains, and chains from elsewhere; keep its models"""
 
 
 @dataclass
@@ -105,7 +104,7 @@ def check(config: Config) -> None:
     at_least({"--seeds": (config.seeds, 1), "--generated": (config.generated, 2), "--updates": (updates, 1), **lengths})
     if config.length is not None and not 1 <= config.length < math.inf:
         raise InputError(f"--length must be at least 1 and finite, found {config.length}")
-    if isinstance(config.sigma, float) and not 0 < config.sigma < math.inf:
+    if isinstance(config.sigma, (int, float)) and not 0 < config.sigma < math.inf:
         raise InputError(f"--sigma must be positive and finite, or learned, found {config.sigma}")
     if config.minutes is not None and not config.minutes >= 0:
         raise InputError(f"--minutes must not be negative, found {config.minutes}")

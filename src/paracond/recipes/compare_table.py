@@ -138,12 +138,11 @@ def beside_the_paper(found: Mapping[Run, dict]) -> list[list[str]]:
 
 
 def beyond_the_paper(found: Mapping[Run, dict], dataset: str) -> list[list[str]]:
-    """What else was measured, by method."""
-    return [
-        [about, *(cell(found, dataset, method, key) for method in METHODS)]
-        for key, (_, about) in COLUMNS.items()
-        if key not in WAYS and any(values_of(found, dataset, method, key) for method in METHODS)
-    ]
+    """What else was measured, by method; what of fewer seeds than others says so."""
+    counts = {k: max(len(values_of(found, dataset, m, k)) for m in METHODS) for k in COLUMNS if k not in WAYS}
+    most = max(counts.values())
+    named = {k: COLUMNS[k][1] + ("; first seed alone" if n == 1 < most else "") for k, n in counts.items() if n}
+    return [[about, *(cell(found, dataset, m, k) for m in METHODS)] for k, about in named.items()]
 
 
 def cell(found: Mapping[Run, dict], dataset: str, method: str, how: str) -> str:
