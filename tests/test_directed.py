@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from helpers import assert_mean
+from helpers import assert_fits, assert_mean
 
 import paracond as pc
-from paracond import checkpoints, directed, estimators, known
+from paracond import checkpoints, directed, estimators, known, priors
 
 BITS = 3
 CLASSES = 2
@@ -57,13 +57,21 @@ def all_codes(state, family):
     return {**wide, "z": codes.repeat(rows, *[1] * (codes.ndim - 1))}
 
 
-def exact_elbo(model, state):
-    """[rows]: sum_z q(z) (log p(x | z, c) + log p(z) - log q(z)), by enumeration."""
+def exact_elbo(model, state, log_prior=None):
+    """[rows]: sum_z q(z) (log p(x | z, c) + log p(z) - log q(z)), by enumeration. `log_prior`: [codes], or uniform."""
     family = model.variables["z"]
     wide = all_codes(state, family)
     log_q = model("z", wide).log_prob(wide["z"])
-    inside = model("x", wide).log_prob(wide["x"]) - BITS * math.log(2) - log_q
+    log_p = torch.full((2**BITS,), -BITS * math.log(2)) if log_prior is None else log_prior
+    inside = model("x", wide).log_prob(wide["x"]) + log_p.repeat(len(state["x"])) - log_q
     return (log_q.exp() * inside).view(len(state["x"]), -1).sum(1)
+
+
+def exact_codes(model, state):
+    """[codes]: log of the mean of q(z | x, c) over examples, by enumeration."""
+    wide = all_codes(state, model.variables["z"])
+    each = model("z", wide).log_prob(wide["z"]).view(len(state["x"]), -1)
+    return each.logsumexp(0) - math.log(len(each))
 
 
 # --- VAE ------------------------------------------------------------------------------------------------------------
@@ -144,6 +152,13 @@ def test_the_pathwise_gradient_is_that_of_the_closed_form_for_a_linear_gaussian_
     assert_mean(drawn, closed_form_elbo(model, x).detach())
 
 
+def evidence_of_components(x):
+    """The largest log p(x), on average, of two components with sigma 0.5 (Tipping & Bishop 1999)."""
+    values = torch.linalg.eigvalsh(x.T @ x / len(x))
+    variances = torch.cat([torch.full((1,), 0.25, dtype=torch.float64), values[1:].clamp(min=0.25)])
+    return float(-0.5 * (variances.log() + values / variances + math.log(2 * math.pi)).sum())
+
+
 def test_a_linear_gaussian_vae_reaches_the_evidence_of_principal_components():
     """The exact posterior is within reach, so the bound is tight at the maximum of the marginal likelihood, which is
     known (Tipping & Bishop 1999): that of the sample's eigenvalues, sigma given."""
@@ -158,9 +173,7 @@ def test_a_linear_gaussian_vae_reaches_the_evidence_of_principal_components():
     rate = pc.schedules.cosine(0.02, 1e-4, 2500)
     learned = pc.VAE(model, pc.Data({"x": x}), batch_size=200, learning_rate=rate, average=0.99).fit(2500)
     found = float(directed.elbo(learned, pc.Data({"x": x}), draws=20).mean())
-    values = torch.linalg.eigvalsh(x.T @ x / len(x))
-    variances = torch.cat([torch.full((1,), 0.25, dtype=torch.float64), values[1:].clamp(min=0.25)])
-    best = float(-0.5 * (variances.log() + values / variances + math.log(2 * math.pi)).sum())
+    best = evidence_of_components(x)
     assert best - 0.03 < found < best + 0.005  # q's axes must turn towards those of the posterior, at the end slowly
 
 
@@ -172,7 +185,75 @@ def test_the_divergence_is_that_of_torch(family):
         own, prior = torch.distributions.Bernoulli(q.mean), torch.distributions.Bernoulli(torch.full((6, 5), 0.5))
     else:
         own, prior = torch.distributions.Normal(q.mean, q.variance.sqrt()), torch.distributions.Normal(0.0, 1.0)
-    torch.testing.assert_close(directed.divergence(q), torch.distributions.kl_divergence(own, prior))
+    torch.testing.assert_close(priors.divergence(q), torch.distributions.kl_divergence(own, prior))
+
+
+# --- the prior of examples ------------------------------------------------------------------------------------------
+
+
+def test_with_a_prior_of_examples_the_bound_and_its_gradient_are_exact_too():
+    """The prior learns: its gradient is that of the encoder, at the examples."""
+    model, data, others = model_of(pc.Binary(BITS)), examples(), examples(5, seed=7)
+    bound = exact_elbo(model, data.state, exact_codes(model, others.state)).mean()
+    wanted = flat_gradient(bound, model)
+    learner = pc.VAE(model, data, estimator="exact", prior=others, batch_size=8, optimiser=still)
+    torch.testing.assert_close(-sum(learner.step().losses.values()), bound.detach())
+    torch.testing.assert_close(found_gradients(learner, 1)[0], wanted, rtol=1e-9, atol=1e-9)
+    learner = pc.VAE(model, data, estimator="disarm", prior=others, batch_size=8, optimiser=still)
+    assert_mean(found_gradients(learner, 2000), wanted)
+    drawn = torch.stack([directed.elbo(model, data, prior=others, draws=10, seed=k) for k in range(300)])
+    assert_mean(drawn.mean(1), bound.detach())
+
+
+@pytest.mark.parametrize("scale", ["element", "coordinate", "learned", 0.7])
+def test_a_prior_of_examples_is_a_mixture_of_their_gaussians(scale):
+    model, others = model_of(pc.Real((2, 1), scale=scale)), examples(6, seed=7)
+    q = model("z", others.state)
+    parts = torch.distributions.Independent(torch.distributions.Normal(q.mean, q.variance.sqrt()), 2)
+    weights = torch.distributions.Categorical(torch.ones(6))
+    mixture = torch.distributions.MixtureSameFamily(weights, parts)
+    z = torch.randn(9, 2, 1, generator=torch.Generator().manual_seed(0)).double()
+    prior = directed.prior_of(model, "z", others)
+    torch.testing.assert_close(prior.log_prob(lambda state: model("z", state))(z), mixture.log_prob(z))
+    torch.testing.assert_close(prior.charge(q), -parts.entropy())
+    drawn = prior.sample(lambda state: model("z", state), 20_000, torch.Generator().manual_seed(1), torch.float64)
+    assert_mean(drawn, mixture.mean.detach())
+    assert_mean(drawn.square(), (mixture.variance + mixture.mean.square()).detach())
+
+
+def test_random_codes_of_a_prior_of_examples_are_codes_of_examples():
+    model, others, rows = model_of(pc.Binary(BITS)), examples(5, seed=7), 20_000
+    c = torch.ones(rows).long()
+    state = directed.random_code(model, "z", {"c": c}, prior=others, seed=3)
+    law = exact_codes(model, others.state).exp().detach()
+    weights = 2 ** torch.arange(BITS - 1, -1, -1)
+    assert torch.equal((model.variables["z"].values() @ weights.float()).long(), torch.arange(2**BITS))
+    assert_fits(torch.bincount((state["z"] @ weights.double()).long(), minlength=2**BITS), law)
+    wide = {"z": model.variables["z"].values().double(), "c": torch.ones(8).long(), "x": torch.zeros(8, 4).double()}
+    assert_mean(state["x"], (law[:, None] * model("x", wide).mean).sum(0).detach())
+
+
+def test_a_prior_of_examples_fits_what_no_fixed_one_can():
+    """Two clusters by a linear decoder: with a Gaussian prior x is Gaussian, and its evidence has a maximum in closed
+    form (that of principal components); the mixture has up to 1/2 log(6.5 / 0.25) - log 2 = .94 more."""
+    generator = torch.Generator().manual_seed(3)
+    x = 0.5 * torch.randn(1000, 3, generator=generator, dtype=torch.float64)
+    x[:, 0] += 2.5 * (2 * (torch.arange(1000) % 2) - 1)
+    data = pc.Data({"x": x - x.mean(0)})
+    rate = pc.schedules.cosine(0.02, 1e-4, 1500)
+    learner = pc.VAE(linear_gaussian(), data, prior=data[:100], batch_size=100, learning_rate=rate, average=0.99)
+    found = float(directed.elbo(learner.fit(1500), data, prior=data[:100], draws=20).mean())
+    assert evidence_of_components(data.state["x"]) + 0.5 < found < evidence_of_components(data.state["x"]) + 0.94
+
+
+def test_priors_that_cannot_be():
+    model, data = model_of(pc.Binary(BITS)), examples()
+    with pytest.raises(pc.InputError, match="examples for a prior of 'z' must lack it"):
+        pc.VAE(model, data, prior=pc.Data({"z": torch.zeros(3, BITS), "c": torch.zeros(3).long()}))
+    with pytest.raises(pc.InputError, match="learns from Data"):
+        pc.VAE(model, data, prior=data.state)
+    with pytest.raises(pc.InputError, match="'c' must be given"):
+        pc.VAE(model, data, prior=pc.Data({"x": data.state["x"]}))
 
 
 # --- symmetric equilibrium ------------------------------------------------------------------------------------------
@@ -287,7 +368,11 @@ def test_a_random_code_without_conditions_and_what_cannot_be_given():
         directed.random_code(model, "w", {"c": c})
 
 
-@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric])
+def with_codes_of(seed):
+    return lambda *what, **options: pc.VAE(*what, prior=examples(5, seed=seed), **options)
+
+
+@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric, with_codes_of(7)])
 def test_a_run_cut_in_two_is_bit_for_bit_the_whole_run(kind, tmp_path):
     def make():
         return kind(model_of(pc.Binary(BITS)), examples(20), batch_size=6, seed=4)
@@ -298,8 +383,9 @@ def test_a_run_cut_in_two_is_bit_for_bit_the_whole_run(kind, tmp_path):
     checkpoints.fit(second, 30, tmp_path, resume=True)
     for a, b in zip(whole.averaged.parameters(), second.averaged.parameters(), strict=True):
         assert torch.equal(a, b)
-    other = pc.Symmetric if kind is pc.VAE else pc.VAE
-    with pytest.raises(pc.InputError, match=r"of another run: method is (VAE|Symmetric) there"):
+    others = {pc.VAE: pc.Symmetric, pc.Symmetric: pc.VAE}
+    other = others.get(kind, with_codes_of(8))
+    with pytest.raises(pc.InputError, match=r"of another run: (method is (VAE|Symmetric)|prior is 5 .*) there"):
         checkpoints.restore(other(model_of(pc.Binary(BITS)), examples(20), batch_size=6), tmp_path)
 
 
@@ -315,7 +401,7 @@ def by_average(*what, **options):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric, by_average])
+@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric, by_average, with_codes_of(7)])
 @pytest.mark.parametrize("latent", [pc.Binary(8), pc.Real(3)])
 def test_recorded_updates_learn_as_eager_ones_do(kind, latent):
     """Another order of draws and bfloat16, so the same only on average over the last updates."""

@@ -1,12 +1,13 @@
 """Directed models p(z) p(x | z, c) with an encoder q(z | x, c), on the conditionals of a joint model (section 5.5).
 
-The prior p(z) is fixed: uniform for a Binary z, standard normal for a Real one. Everything may be given conditions c.
+The prior p(z) is fixed, uniform for a Binary z and standard normal for a Real one, or for a `VAE` that of the codes of
+some examples (`priors`). Everything may be given conditions c.
 
 `VAE` (Kingma & Welling 2014) ascends, in both conditionals, the bound
 
     log p(x | c) >= ELBO = E_q(z | x, c) log p(x | z, c) - KL(q(z | x, c) | p(z)),
 
-with KL in closed form, and the gradient of E_q log p(x | z, c) estimated (`estimators`).
+with KL in closed form where the prior is fixed, and the gradient of E_q log p(x | z, c) estimated (`estimators`).
 
 `Symmetric` equilibrium learning (Flach et al. 2024): decoder and encoder each ascend their own utility,
 
@@ -23,7 +24,7 @@ conditional is asked only for what the other learns from, and the prior is drawn
 
 from __future__ import annotations
 
-import math
+import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,31 +34,40 @@ from torch import Tensor
 
 from paracond.completion import Augment, Completion
 from paracond.descent import Descent, Optimiser, Rate, adam
-from paracond.distributions import Bernoulli, Distribution, Gaussian
+from paracond.distributions import Distribution
 from paracond.engine import Engine
 from paracond.estimators import estimators_of
 from paracond.families import Binary, Real
 from paracond.joint import JointModel
+from paracond.priors import Fixed, Prior, Vamp
 from paracond.state import Data, InputError, State, at_least, one_of, take
 
 # --- the prior --------------------------------------------------------------------------------------------------
 
 
-def divergence(q: Distribution) -> Tensor:
-    """KL(q | p(z)) for each coordinate, `[batch, *event]`."""
-    if isinstance(q, Bernoulli):
-        return math.log(2) - q.entropy
-    if isinstance(q, Gaussian):
-        return 0.5 * (q.mean.square() + q.variance - 1) - q.log_scale
-    raise InputError(f"there is a prior for Binary and Real latents, found {type(q).__name__}")
+def prior_of(model: JointModel, latent: str, examples: Data | None) -> Prior:
+    """That of the codes of `examples`, or the fixed one."""
+    family = _latent_family(model, latent)
+    if examples is None:
+        return Fixed(family)
+    if roles(model, examples)[1] != latent:
+        raise InputError(f"examples for a prior of {latent!r} must lack it, and have what it is the code of")
+    return Vamp(model.admit(examples.state, examples.mask)[0])
 
 
 @torch.no_grad()
 def random_code(
-    model: JointModel, latent: str, given: Mapping[str, Tensor], *, rows: int = 1, seed: int = 0, chunk: int = 2000
+    model: JointModel,
+    latent: str,
+    given: Mapping[str, Tensor],
+    *,
+    prior: Data | None = None,
+    rows: int = 1,
+    seed: int = 0,
+    chunk: int = 2000,
 ) -> State:
     """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the conditions c), or `rows`; `chunk` of
-    them at a time."""
+    them at a time. `prior` is as in `VAE`."""
     names = _two_groups(model)
     one_of("the latent", latent, names)
     for name in given:
@@ -68,8 +78,9 @@ def random_code(
     x = next(name for name in names if name != latent)
     generator = model.generator(seed)
     state, _ = model.admit(dict(given), rows=rows)
-    state[latent] = _latent_family(model, latent).start(len(state[x]), generator, model.dtype)
     with model.asked():
+        codes = prior_of(model, latent, prior)
+        state[latent] = codes.sample(lambda examples: model(latent, examples), len(state[x]), generator, model.dtype)
         parts = [slice(first, first + chunk) for first in range(0, len(state[x]), chunk)]
         drawn = [model(x, take(state, part)).sample(generator) for part in parts]
     return {**state, x: torch.cat(drawn)}
@@ -90,18 +101,25 @@ def _latent_family(model: JointModel, name: str) -> Binary | Real:
 
 
 @torch.no_grad()
-def elbo(model: JointModel, data: Data, *, draws: int = 1, seed: int = 0, chunk: int = 1000) -> Tensor:
-    """The ELBO of every example, `[rows]`, with E_q log p(x | z, c) averaged over `draws` draws of z."""
+def elbo(
+    model: JointModel, data: Data, *, prior: Data | None = None, draws: int = 1, seed: int = 0, chunk: int = 1000
+) -> Tensor:
+    """The ELBO of every example, `[rows]`, with E_q log p(x | z, c) averaged over `draws` draws of z. `prior` is as in
+    `VAE`."""
     at_least({"draws": (draws, 1), "chunk": (chunk, 1)})
     x, z = roles(model, data)
-    generator, found = model.generator(seed), []
+    generator, found, codes = model.generator(seed), [], prior_of(model, z, prior)
     with model.asked():
+        log_prior = codes.log_prob(lambda examples: model(z, examples))
         for first in range(0, len(data), chunk):
             part = data[first : first + chunk]
             state, _ = model.admit(part.state, part.mask)
             q = model(z, state)
-            drawn = [model(x, {**state, z: q.sample(generator)}).log_prob(state[x]) for _ in range(draws)]
-            found.append(torch.stack(drawn).mean(0) - divergence(q).flatten(1).sum(1))
+            drawn = [q.sample(generator) for _ in range(draws)]
+            scores = [model(x, {**state, z: code}).log_prob(state[x]) for code in drawn]
+            if log_prior is not None:
+                scores += [log_prior(code) for code in drawn]
+            found.append(torch.stack(scores).sum(0) / draws - codes.charge(q))
     return torch.cat(found)
 
 
@@ -125,7 +143,8 @@ def roles(model: JointModel, data: Data) -> tuple[str, str]:
 class Info:
     """One update of both conditionals: their losses by name, means over the batch, as tensors.
 
-    `VAE`: -E_q log p(x | z, c) of x, and the divergence of z; they add up to -ELBO. `Symmetric`: -log p(x | z, c) and
+    `VAE`: -E_q log p(x | z, c) of x, and the divergence of z; they add up to -ELBO. (With a prior of examples
+    -E_q log p(z) counts with the former, and the latter is -H(q).) `Symmetric`: -log p(x | z, c) and
     -log q(z | x, c), each on what it learns from."""
 
     step: int
@@ -206,9 +225,14 @@ class Directed(Descent[Info]):
 
 
 class VAE(Directed):
-    """`estimator` is that of the gradient under q (see `estimators`). If not given: the best that was measured."""
+    """`estimator` is that of the gradient under q (see `estimators`). If not given: the best that was measured.
 
-    def __init__(self, model: JointModel, data: Data, *, estimator: str | None = None, **options):
+    `prior`: examples whose codes are the prior (`priors.Vamp`; a few hundred: all are encoded at every update). If not
+    given: the fixed one."""
+
+    def __init__(
+        self, model: JointModel, data: Data, *, estimator: str | None = None, prior: Data | None = None, **options
+    ):
         super().__init__(model, data, **options)
         allowed = estimators_of(self.family)
         estimator = next(iter(allowed)) if estimator is None else estimator
@@ -219,20 +243,31 @@ class VAE(Directed):
         if bool(self.completion.observed[self.z].any()):
             raise InputError(f"{self.z!r} is observed in places: a VAE has no use for that, Symmetric has")
         self.estimator, self.expectation = estimator, allowed[estimator]
+        self.prior = prior_of(model, self.z, prior)
 
     def identity(self) -> dict[str, str]:
-        return {**super().identity(), "estimator": self.estimator}
+        found = {**super().identity(), "estimator": self.estimator}
+        return found | {"prior": _digest(self.prior.examples[self.x])} if isinstance(self.prior, Vamp) else found
 
     def _terms(self) -> dict[str, Tensor]:
         q = self._given(self.z, self.batch)
-        expected = self.expectation(q, self._scores, self.generator)
-        return {self.x: -expected.mean(), self.z: divergence(q).flatten(1).sum(1).mean()}
+        log_prior = self.prior.log_prob(lambda examples: self._given(self.z, examples))
+
+        def scores(z: Tensor) -> Tensor:
+            return self._scores(z) if log_prior is None else self._scores(z) + log_prior(z)
+
+        expected = self.expectation(q, scores, self.generator)
+        return {self.x: -expected.mean(), self.z: self.prior.charge(q).mean()}
 
     def _scores(self, z: Tensor) -> Tensor:
         """log p(x | z, c), where z has every row of the batch once, or all of them several times."""
         again = torch.arange(len(z), device=z.device) % self.batch_size
         state = take(self.batch, again) if len(z) > self.batch_size else self.batch
         return self._given(self.x, {**state, self.z: z}).log_prob(state[self.x])
+
+
+def _digest(values: Tensor) -> str:
+    return f"{len(values)} examples ({hashlib.sha256(values.cpu().numpy().tobytes()).hexdigest()[:12]})"
 
 
 class Symmetric(Directed):

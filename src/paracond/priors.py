@@ -1,0 +1,91 @@
+"""Priors p(z) of directed models p(z) p(x | z, c): what a bound charges for a code, and where random codes come from.
+
+With an encoder q(z | x, c),
+
+    ELBO = E_q log p(x | z, c) - KL(q | p(z)) = E_q [log p(x | z, c) + log p(z)] + H(q).
+
+- `Fixed`: uniform for a Binary z, standard normal for a Real one; KL in closed form.
+- `Vamp` (Tomczak & Welling 2018, their variant with data for pseudo-inputs): the codes of K examples,
+
+      p(z) = (1/K) sum_k q(z | x_k, c_k),
+
+  so that it learns with the encoder. H(q) in closed form; log p(z) is exact, and its mean under q is estimated together
+  with that of log p(x | z, c).
+
+A prior has no parameters of its own. It asks the encoder, so a model and its prior are used together.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paracond.distributions import Bernoulli, Distribution, Gaussian
+from paracond.families import Binary, Real
+from paracond.state import InputError, State, row_count, take
+
+Encoder = Callable[[State], Distribution]
+AT_ONCE = 2000  # examples that are encoded at a time, for random codes
+
+
+class Prior(ABC):
+    """p(z)."""
+
+    @abstractmethod
+    def charge(self, q: Distribution) -> Tensor:
+        """What a bound charges for q in closed form, `[batch]`."""
+
+    @abstractmethod
+    def log_prob(self, encoder: Encoder) -> Callable[[Tensor], Tensor] | None:
+        """log p(z) of codes `[batch, *event]`, where `charge` is without it; else None."""
+
+    @abstractmethod
+    def sample(self, encoder: Encoder, rows: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """Random codes, `[rows, *event]`."""
+
+
+@dataclass(frozen=True)
+class Fixed(Prior):
+    family: Binary | Real
+
+    def charge(self, q: Distribution) -> Tensor:
+        return divergence(q).flatten(1).sum(1)
+
+    def log_prob(self, encoder: Encoder) -> None:
+        return None
+
+    def sample(self, encoder: Encoder, rows: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        return self.family.start(rows, generator, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Vamp(Prior):
+    """`examples`: x_k and c_k, as the encoder takes them (what it has for z is not read)."""
+
+    examples: State
+
+    def charge(self, q: Distribution) -> Tensor:
+        return -q.entropy.flatten(1).sum(1)
+
+    def log_prob(self, encoder: Encoder) -> Callable[[Tensor], Tensor]:
+        each = encoder(self.examples)
+        return lambda z: each.scores(z.unsqueeze(1)).flatten(2).sum(2).logsumexp(1) - math.log(len(each.mean))
+
+    def sample(self, encoder: Encoder, rows: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        count = row_count(self.examples)
+        chosen = torch.randint(count, (rows,), generator=generator, device=generator.device)
+        return torch.cat([encoder(take(self.examples, part)).sample(generator) for part in chosen.split(AT_ONCE)])
+
+
+def divergence(q: Distribution) -> Tensor:
+    """KL(q | p(z)) for each coordinate, `[batch, *event]`, of the fixed prior."""
+    if isinstance(q, Bernoulli):
+        return math.log(2) - q.entropy
+    if isinstance(q, Gaussian):
+        return 0.5 * (q.mean.square() + q.variance - 1) - q.log_scale
+    raise InputError(f"there is a prior for Binary and Real latents, found {type(q).__name__}")
