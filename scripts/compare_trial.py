@@ -32,7 +32,7 @@ import paracond as pc
 from paracond.recipes import compare, images_report
 from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_found import examples, measured
-from paracond.recipes.compare_model import FACES, Design
+from paracond.recipes.compare_model import FACES, Design, prior_of
 from paracond.recipes.compare_session import Session, open_session
 from paracond.recipes.compare_table import Run
 from paracond.report import png
@@ -126,8 +126,9 @@ def tried(session: Session, run: Run, folder: Path) -> dict:
     codes = measures.statistics(real["z"])
     found = {"code_mean": codes.mean.abs().mean(), "code_top": torch.linalg.eigvalsh(codes.covariance)[-1]}
     numbers |= {name: float(value) for name, value in found.items()}
-    if run.method == "vae":
-        numbers["elbo"] = float(pc.directed.elbo(model, session.pictures.test, seed=run.seed).mean())
+    if run.method in ("vae", "vamp"):
+        prior = prior_of(session.design, session.pictures, run.method, run.seed)
+        numbers["elbo"] = float(pc.directed.elbo(model, session.pictures.test, prior=prior, seed=run.seed).mean())
     return numbers | {"seconds_train": milestones.trained, "sigma": sigma}
 
 

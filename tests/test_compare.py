@@ -13,6 +13,7 @@ from test_images import write_idx
 import paracond as pc
 from paracond import cli
 from paracond.metrics import Extractor
+from paracond.priors import Fixed, Vamp
 from paracond.recipes import compare, compare_found, compare_model, compare_report, compare_session, compare_table
 from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
@@ -220,9 +221,9 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     x = torch.rand(40, *design.image, generator=generator)
     data = pc.Data({"x": x, "c": condition.start(40, generator, torch.float32)})
     pictures = Pictures(data, data, condition, lambda c: c.reshape(len(c), -1)[:, 0].long(), 10)
-    learners = {m: make_learner(design, pictures, m, pc.Engine("cpu"), seed=3) for m in ("vae", "symmetric", "ours")}
+    learners = {m: make_learner(design, pictures, m, pc.Engine("cpu"), seed=3) for m in compare_model.OWN}
     weights = {m: torch.cat([p.flatten() for p in learner.model.parameters()]) for m, learner in learners.items()}
-    assert torch.equal(weights["vae"], weights["ours"]) and torch.equal(weights["vae"], weights["symmetric"])
+    assert len(weights) == 4 and all(torch.equal(weights["vae"], each) for each in weights.values())
     for method, learner in learners.items():
         learner.fit(steps_of(design, method), progress=False)
         assert learner.updates == {"x": design.updates, "z": design.updates}
@@ -234,7 +235,7 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     assert rates["ours"]["z"](0) == 0
     grown = int(design.encoder_warm_up * steps_of(design, "vae")) + 1  # from here on both learn at the same rate
     assert rates["vae"]["z"](grown) == rates["vae"]["x"](grown) > 0
-    with pytest.raises(pc.InputError, match="a method must be one of vae, symmetric, ours, found 'gan'"):
+    with pytest.raises(pc.InputError, match="a method must be one of vae, symmetric, ours, vamp, found 'gan'"):
         make_learner(design, pictures, "gan", pc.Engine("cpu"), seed=3)
     assert make_model(design, condition).conditions["c"].default is None
     assert rates["vae"]["z"](1) == pytest.approx(rates["vae"]["x"](1) * min(1, 1 / (design.encoder_warm_up * 10)) ** 2)
@@ -245,6 +246,10 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     assert again["symmetric"].by is again["symmetric"].model and again["ours"].completion.model is again["ours"].model
     assert learners["ours"].completion.model is learners["ours"].averaged and again["ours"].chain_length(0) == 7.0
     assert again["vae"].estimator == ("disarm" if name == "fashion" else "pathwise")
+    assert isinstance(learners["vae"].prior, Fixed) and isinstance(learners["vamp"].prior, Vamp)
+    chosen, kept = compare_model.prior_of(design, pictures, "vamp", 3), learners["vamp"].prior.examples
+    assert torch.equal(chosen.state["x"], kept["x"]) and len(kept["x"]) == design.pseudo == 12
+    assert not torch.equal(compare_model.prior_of(design, pictures, "vamp", 4).state["x"], kept["x"])
     assert learners["vae"].estimator == ("gumbel" if name == "fashion" else "pathwise")
     for learner in again.values():
         assert learner.decay == 0.5 and learner.batch_size == 8
@@ -392,6 +397,26 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, m
     assert np.load(out / "drawn" / "samples.npz")["x"].shape == (3, 1, 28, 28)
 
 
+def test_a_vampprior_is_one_more_column(folder, measured_small):
+    """Its random codes are those of its own prior: with images of one kind, of that kind."""
+    out, options = command(folder, "--seeds", "1", "--generated", "50", "--updates", "3", "--lengths", "--no-extras")
+    asked = []
+    draw = compare.measures.directed.random_code
+
+    def noted(model, latent, given, *, prior, seed):
+        asked.append(prior)
+        return draw(model, latent, given, prior=prior, seed=seed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare.measures.directed, "random_code", noted)
+        cli.main([*options, "--methods", "vae", "vamp"])
+    assert [prior if prior is None else len(prior) for prior in asked] == [None, 12]
+    metrics = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
+    assert {"fashion_vamp_random", "fashion_vamp_limiting", "fashion_vae_random"} <= metrics
+    page = (out / "report.html").read_text()
+    assert "VAE, VampPrior</th>" in page and "in 2 ways: as a VAE, as a VAE whose prior are the codes of some" in page
+
+
 def test_orders_are_in_standard_errors():
     """Means 10 and 14, variances 1 over 3 seeds and 4 over 2: 4 / sqrt(1 / 3 + 4 / 2)."""
     values = {"ours": [9.0, 10.0, 11.0], "symmetric": [14 - 2**0.5, 14 + 2**0.5], "vae": [20.0]}
@@ -419,8 +444,8 @@ def test_a_logarithmic_axis_has_few_round_numbers(low, high, ticks):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"methods": ("gan",)}, "each of --methods must be one of vae, symmetric, ours, found 'gan'"),
-        ({"methods": ()}, "--methods are some of vae, symmetric, ours, found none"),
+        ({"methods": ("gan",)}, "each of --methods must be one of vae, symmetric, ours, vamp, found 'gan'"),
+        ({"methods": ()}, "--methods are some of vae, symmetric, ours, vamp, found none"),
         ({"seeds": 0}, "--seeds must be a whole number, at least 1, found 0"),
         ({"lengths": (0, 2)}, "each of --lengths must be a whole number, at least 1, found 0"),
         ({"updates": 0}, "--updates must be a whole number, at least 1, found 0"),
@@ -462,9 +487,9 @@ def test_settings_of_a_run_are_those_that_its_method_has(folder, unverified):
     config = compare.Config(data=folder / "data", only="fashion", quick=True, device="cpu", generated=50)
     session = compare_session.open_session(config, "fashion")
     own = {"vae": {"estimator"}, "symmetric": {"completed_by"}, "ours": {"completed_by", "chain_length"}}
-    for method, names in own.items():
+    for method, names in {**own, "vamp": {"estimator", "pseudo"}}.items():
         settings = compare_session.settings_of(session, Run("fashion", method, 4))
-        assert set(settings) & {"estimator", "completed_by", "chain_length"} == names
+        assert set(settings) & {"estimator", "completed_by", "chain_length", "pseudo"} == names
         assert {"latent", "scale", "updates", "batch_size", "generated", "extras"} <= set(settings)
         assert settings.get("estimator", "gumbel") == "gumbel"
 

@@ -12,6 +12,7 @@ from torch import Tensor
 import paracond as pc
 from paracond.diagnostics import Consistency
 from paracond.recipes import compare_measures as measures
+from paracond.recipes.compare_model import prior_of
 from paracond.recipes.compare_session import Session
 from paracond.recipes.compare_table import Run
 from paracond.results import Metric
@@ -45,7 +46,8 @@ def of_limit(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tup
 
 def of_prior(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, dict[str, Tensor]]:
     """Random codes, and the chain from there. Ours has no prior: for it they are only somewhere to begin."""
-    codes, images, seconds = measures.timed(model, lambda: measures.random_codes(model, c, run.seed))
+    prior = prior_of(session.design, session.pictures, run.method, run.seed)
+    codes, images, seconds = measures.timed(model, lambda: measures.random_codes(model, c, run.seed, prior))
     found: dict[str, float] = {}
     if run.length is None:
         found |= session.score("limiting_from_random", chained(session, run, model, codes))
@@ -75,7 +77,8 @@ def gap_of(session: Session, model: pc.JointModel, state: pc.State) -> Consisten
 def elsewhere(session: Session, run: Run, model: pc.JointModel, c: Tensor, real: pc.State) -> dict[str, float]:
     """Does the limit depend on where the chain began, or on how long it ran?"""
     longer = limiting(session, run, model, c, measures.LONGER)
-    codes = measures.random_codes(model, c, run.seed)
+    prior = prior_of(session.design, session.pictures, run.method, run.seed)
+    codes = measures.random_codes(model, c, run.seed, prior)
     images = {
         "limiting_one_sweep": measures.shown(model, measures.limiting(model, c, run.seed, 1)),
         "limiting_from_data": chained(session, run, model, real),

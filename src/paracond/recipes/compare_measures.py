@@ -1,6 +1,6 @@
 """What is measured of p(x, z | c), whichever way it was learned.
 
-Two ways to generate. By a random code: z ~ p(z), the fixed prior (ours has none). By the limit of the chain that
+Two ways to generate. By a random code: z ~ p(z), the prior (ours has none). By the limit of the chain that
 alternates p(x | z, c) and q(z | x, c): after `SWEEPS` sweeps from the fitted start, which is the same for all methods.
 An image is shown as the mean of p(x | z, c) at its code z.
 
@@ -73,8 +73,8 @@ def conditions_of(pictures: Pictures, count: int, seed: int) -> Tensor:
     return pictures.train.state["c"][order[torch.arange(count) % rows]]
 
 
-def random_codes(model: pc.JointModel, c: Tensor, seed: int) -> pc.State:
-    return directed.random_code(model, "z", {"c": c}, seed=seed)
+def random_codes(model: pc.JointModel, c: Tensor, seed: int, prior: pc.Data | None = None) -> pc.State:
+    return directed.random_code(model, "z", {"c": c}, prior=prior, seed=seed)
 
 
 def limiting(model: pc.JointModel, c: Tensor, seed: int, sweeps: int = SWEEPS, **options) -> pc.State:

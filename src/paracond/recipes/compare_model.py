@@ -2,7 +2,8 @@
 
 - "vae": the ELBO, with a fixed prior p(z) (`directed.VAE`);
 - "symmetric": the two-player game with the same prior (`directed.Symmetric`);
-- "ours": Algorithm 1, without a prior (`Learner`).
+- "ours": Algorithm 1, without a prior (`Learner`);
+- "vamp", if it is asked for: the first with the codes of some training images as prior (`priors.Vamp`).
 
 All else is the same: networks and their initial weights, optimiser, learning rate, batch, and the number of gradient
 steps that each conditional makes. (An update of the first two is one of both conditionals, on fresh examples; the
@@ -42,9 +43,15 @@ from paracond.recipes.faces_baselines import Moved
 from paracond.recipes.images import adam
 from paracond.state import one_of
 
-METHODS = ("vae", "symmetric", "ours")
+METHODS = ("vae", "symmetric", "ours")  # of the paper's table
+MORE = ("vamp",)
 #: What of a design concerns a method, and not all.
-OWN = {"vae": {"estimator"}, "symmetric": {"completed_by"}, "ours": {"completed_by", "chain_length"}}
+OWN = {
+    "vae": {"estimator"},
+    "symmetric": {"completed_by"},
+    "ours": {"completed_by", "chain_length"},
+    "vamp": {"estimator", "pseudo"},
+}
 CLASS = "Male"  # of the attributes, the one that is asked for
 
 
@@ -89,6 +96,8 @@ class Design:
     """of ours, on average"""
     completed_by: str = "average"
     """which parameters of ours and of Symmetric complete examples (see `Learner`, `Symmetric`)"""
+    pseudo: int = 500
+    """training images whose codes are the prior of vamp"""
 
 
 FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.12, width=96, blocks=2, spread=4.0, encoder_warm_up=0.05)
@@ -182,7 +191,7 @@ def whiten(model: pc.JointModel, data: pc.Data, spread: float = 1.0, rows: int =
 
 
 def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Descent:
-    one_of("a method", method, METHODS)
+    one_of("a method", method, (*METHODS, *MORE))
     torch.manual_seed(seed)
     model = make_model(design, pictures.condition).to(engine.device)
     model.fit_starts(pictures.train, seed=0)
@@ -196,12 +205,21 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
         "engine": engine,
         "seed": seed,
     }
-    if method == "vae":
-        return pc.VAE(model, pictures.train, estimator=design.estimator, **options)
+    if method in ("vae", "vamp"):
+        prior = prior_of(design, pictures, method, seed)
+        return pc.VAE(model, pictures.train, estimator=design.estimator, prior=prior, **options)
     if method == "symmetric":
         return pc.Symmetric(model, pictures.train, completed_by=design.completed_by, **options)
     options |= {"completed_by": design.completed_by, "chain_length": design.chain_length}
     return pc.Learner(model, pictures.train, **options)
+
+
+def prior_of(design: Design, pictures: Pictures, method: str, seed: int) -> pc.Data | None:
+    """The examples whose codes are the prior; none where it is fixed."""
+    if method != "vamp":
+        return None
+    order = torch.randperm(len(pictures.train), generator=torch.Generator().manual_seed(seed))
+    return pictures.train[order[: design.pseudo]]
 
 
 def rates_of(design: Design, method: str) -> dict[str, pc.schedules.Schedule]:
@@ -228,4 +246,4 @@ def steps_per_update(method: str) -> int:
 def small(design: Design) -> Design:
     """A design that learns nothing worth having, in seconds."""
     latent = replace(design.latent, shape=(2, *design.latent.event_shape[1:]))
-    return replace(design, latent=latent, width=8, most=8, start=8, batch_size=16, updates=10)
+    return replace(design, latent=latent, width=8, most=8, start=8, batch_size=16, updates=10, pseudo=12)

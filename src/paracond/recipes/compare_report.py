@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from paracond.recipes import images_report
-from paracond.recipes.compare_table import Run, beside_the_paper, beyond_the_paper, by_length, first_seed
+from paracond.recipes.compare_table import Run, beside_the_paper, beyond_the_paper, by_length, first_seed, methods_of
 from paracond.report import Report
 from paracond.results import Outcome
 
-NAMES = {"vae": "VAE", "symmetric": "Symmetric", "ours": "ours"}
-COLOURS = {"vae": "C0", "symmetric": "C1", "ours": "C2"}
+NAMES = {"vae": "VAE", "symmetric": "Symmetric", "ours": "ours", "vamp": "VAE, VampPrior"}
+COLOURS = {"vae": "C0", "symmetric": "C1", "ours": "C2", "vamp": "C3"}
 MEASURES = {"gap": "inconsistency: nats per step", "disagreement": "disagreement of clamped and unclamped codes"}
 STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8))  # of a logarithmic axis
 Named = list[tuple[str, str, Figure]]
@@ -26,13 +26,13 @@ Named = list[tuple[str, str, Figure]]
 
 def page(about: str, outcome: Outcome, found: Mapping[Run, dict], figures: Named) -> Report:
     report = Report("Three ways to learn the same two conditionals (section 5.5)", about)
-    rows = beside_the_paper(found)
+    rows, columns = beside_the_paper(found), ["", *(NAMES[method] for method in methods_of(found))]
     if any(any(cells) for _, *cells in rows):  # a quick run has no FID
         report.section("FID: measured (the paper's)")
-        report.table(["", *NAMES.values()], rows)
+        report.table(columns, rows)
     for dataset in dict.fromkeys(run.dataset for run in found):
         report.section(f"{dataset}: beyond the paper's table")
-        report.table(["", *NAMES.values()], beyond_the_paper(found, dataset))
+        report.table(columns, beyond_the_paper(found, dataset))
     for heading, caption, figure in figures:
         report.section(heading)
         report.figure(figure, caption)

@@ -41,7 +41,7 @@ class Config(BoxedConfig):
     only: Literal["fashion", "faces"] | None = None
     """one data set instead of both"""
     methods: tuple[str, ...] = METHODS
-    """some of vae, symmetric, ours"""
+    """some of vae, symmetric, ours, and vamp, which the paper does not have: a VAE with a VampPrior"""
     seeds: int = 3
     """trainings of each method"""
     lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -96,9 +96,9 @@ class Session:
 
 def check(config: Config) -> None:
     if not config.methods:
-        raise InputError(f"--methods are some of {', '.join(METHODS)}, found none")
+        raise InputError(f"--methods are some of {', '.join(OWN)}, found none")
     for method in config.methods:
-        one_of("each of --methods", method, METHODS)
+        one_of("each of --methods", method, tuple(OWN))
     lengths = {"each of --lengths": (min(config.lengths, default=1), 1)}
     updates = 1 if config.updates is None else config.updates
     at_least({"--seeds": (config.seeds, 1), "--generated": (config.generated, 2), "--updates": (updates, 1), **lengths})
@@ -172,7 +172,7 @@ def settings_of(session: Session, run: Run) -> dict[str, str]:
     of_others = set().union(*OWN.values()) - OWN[run.method]
     names = [field.name for field in fields(design) if field.name not in of_others]
     of_design = {name: str(getattr(design, name)) for name in names}
-    if run.method == "vae" and design.estimator is None:
+    if "estimator" in of_design and design.estimator is None:
         of_design["estimator"] = next(iter(estimators_of(design.latent)))
     extras = session.looks_closer(run)
     others = {"generated": config.generated, "quick": config.quick, "compile": config.compile, "extras": extras}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paracond.recipes.compare_measures import HALVES, LONGER, SWEEPS
-from paracond.recipes.compare_model import METHODS
+from paracond.recipes.compare_model import METHODS, MORE
 from paracond.results import Metric
 
 PAPER = {
@@ -74,6 +74,11 @@ class Run:
         return f"{self.method}-{self.seed}" if self.length is None else f"length-{self.length}-{self.seed}"
 
 
+def methods_of(found: Mapping[Run, dict]) -> list[str]:
+    """Columns of tables: the paper's methods, and what else there is."""
+    return [*METHODS, *(method for method in MORE if any(run.method == method for run in found))]
+
+
 def values_of(found: Mapping[Run, dict], dataset: str, method: str, key: str) -> list[float]:
     """One for every seed that has it."""
     mine = [n for run, n in found.items() if (run.dataset, run.method, run.length) == (dataset, method, None)]
@@ -84,7 +89,7 @@ def summary(found: Mapping[Run, dict], usual: Mapping[str, float]) -> list[Metri
     """Means and standard deviations over seeds, the two orders, and the trade-off. `usual`: chain lengths of ours."""
     metrics: list[Metric] = []
     for dataset in dict.fromkeys(run.dataset for run in found):
-        for method in METHODS:
+        for method in methods_of(found):
             for key in COLUMNS:
                 values = values_of(found, dataset, method, key)
                 metrics += [over_seeds(f"{dataset}_{method}_{key}", values, key)] if values else []
@@ -134,15 +139,16 @@ def orders(found: Mapping[Run, dict], dataset: str) -> list[Metric]:
 def beside_the_paper(found: Mapping[Run, dict]) -> list[list[str]]:
     """The table fig:compare: what was measured, mean and deviation over seeds, and the paper's in brackets."""
     kinds = [(data, how) for data in dict.fromkeys(run.dataset for run in found) for how in WAYS]
-    return [[f"{data}, {how}", *(cell(found, data, method, how) for method in METHODS)] for data, how in kinds]
+    return [[f"{data}, {how}", *(cell(found, data, m, how) for m in methods_of(found))] for data, how in kinds]
 
 
 def beyond_the_paper(found: Mapping[Run, dict], dataset: str) -> list[list[str]]:
     """What else was measured, by method; what of fewer seeds than others says so."""
-    counts = {k: max(len(values_of(found, dataset, m, k)) for m in METHODS) for k in COLUMNS if k not in WAYS}
+    methods = methods_of(found)
+    counts = {k: max(len(values_of(found, dataset, m, k)) for m in methods) for k in COLUMNS if k not in WAYS}
     most = max(counts.values())
     named = {k: COLUMNS[k][1] + ("; first seed alone" if n == 1 < most else "") for k, n in counts.items() if n}
-    return [[about, *(cell(found, dataset, m, k) for m in METHODS)] for k, about in named.items()]
+    return [[about, *(cell(found, dataset, m, k) for m in methods)] for k, about in named.items()]
 
 
 def cell(found: Mapping[Run, dict], dataset: str, method: str, how: str) -> str:
