@@ -232,6 +232,28 @@ def test_bad_questions_are_refused(arguments, message):
         pc.query(MODEL, *arguments)
 
 
+def test_fewer_rows_run_at_a_time_where_they_are_large(monkeypatch):
+    """By the largest group, two numbers here; images of 64 x 64 are 2,730, and those of 28 x 28 as many as ever."""
+    sizes = []
+    run = pc.Chain.run
+
+    def noted(chain, state, *rest, **options):
+        sizes.append(len(state["x"]))
+        return run(chain, state, *rest, **options)
+
+    monkeypatch.setattr(pc.Chain, "run", noted)
+    monkeypatch.setattr(pc.chain, "VALUES", 10)
+    assert len(pc.sample(MODEL, rows=12, sweeps=1)["x"]) == 12 and sizes == [5, 5, 2]
+    sizes.clear()
+    answer = pc.query(MODEL, {"c": torch.zeros(3).long()}, ["x"], chains=2, until=1, warmup=1)
+    assert answer.samples["x"].shape == (3, 2, 2) and sizes == [4, 4, 2, 2]
+    monkeypatch.undo()
+    for shape, rows in (((3, 64, 64), 2730), ((1, 28, 28), 32_768)):
+        family = pc.Real(shape, scale="learned")
+        model = pc.JointModel({"x": pc.Conditional(family, Linear(torch.zeros(shape), {}))})
+        assert pc.chain.at_once(model, 32_768) == rows
+
+
 def test_bad_lengths_are_refused():
     for wrong in ({"chains": 0}, {"rows": 0}, {"warmup": -5}, {"limit": 0}, {"chains": 1.5}):
         with pytest.raises(pc.InputError, match="must be a whole number, at least"):

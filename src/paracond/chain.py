@@ -17,6 +17,7 @@ falls on a group that the row has clamped; but only `per_row` makes the rows ind
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,7 @@ from paracond.progress import track
 from paracond.state import InputError, Mask, State, expand_mask, row_count, take
 
 SCANS = ("random", "no-repeat", "systematic")
+VALUES = 2**25  # of one group, in all rows that run at a time: networks take up to some hundred times the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,6 +250,11 @@ def redraw(
     distribution = model(name, state)
     value = distribution.redraw(state[name], clamp, generator)
     return Move(name, distribution, state[name], value, clamp)
+
+
+def at_once(model: JointModel, most: int) -> int:
+    """How many rows to run at a time: at most so many, and fewer where they are large."""
+    return max(1, min(most, VALUES // max(math.prod(f.event_shape) for f in model.variables.values())))
 
 
 def full_clamp(model: JointModel, clamp: Mapping[str, Tensor], batch: int | None = None) -> Mask:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paracond.chain import Chain, Observer, full_clamp, redraw
+from paracond.chain import Chain, Observer, at_once, full_clamp, redraw
 from paracond.engine import Engine
 from paracond.joint import JointModel
 from paracond.observers import Marginals, Monitor, summary
@@ -35,7 +35,7 @@ Given = Mapping[str, Tensor | Observed]
 R_HAT_CONVERGED = 1.05  # until="converged" stops when every row is under this
 R_HAT_MIXED = 1.1  # above this the answer carries a warning
 FIRST_STRETCH = 32  # sweeps
-AT_ONCE = (4096, 65_536)  # rows of chains, on a CPU and on a GPU: more only cost memory
+AT_ONCE = (4096, 65_536)  # rows of chains, on a CPU and on a GPU, at most: more only cost memory
 
 
 class NotMixedWarning(UserWarning):
@@ -116,7 +116,7 @@ def query(
     full_clamp(model, mask)  # refuses what a family cannot honour, also where no chain will run
     relevant, direct = _relevant(model, mask, wanted)
     generator, answers, values = model.generator(seed), [], _start(model, known, start)
-    chunk = max(1, AT_ONCE[model.device.type == "cuda"] // chains)
+    chunk = max(1, at_once(model, AT_ONCE[model.device.type == "cuda"]) // chains)
     with model.asked():
         for first in range(0, row_count(known), chunk):
             part = slice(first, first + chunk)
@@ -183,7 +183,7 @@ def sample(
     at_least({"rows": (rows, 1), "sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
     known, mask = _known(model, {} if given is None else given, rows)
     begin, generator = _start(model, known, start), model.generator(seed)
-    chunk = chunk or (32_768 if model.device.type == "cuda" else 256)
+    chunk = chunk or at_once(model, 32_768 if model.device.type == "cuda" else 256)
     parts = []
     for first in range(0, row_count(known), chunk):
         part = slice(first, first + chunk)

@@ -31,11 +31,13 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import augment, checkpoints
+from paracond.chain import at_once
 from paracond.descent import Descent
 from paracond.diagnostics import LatentUsage, latent_usage
 from paracond.families import GAIN
 from paracond.metrics import FID, accuracy
 from paracond.results import PresetConfig
+from paracond.state import take
 from paracond.storage import replace_file
 
 TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
@@ -283,8 +285,8 @@ def train(learner: Descent, updates: int, folder: Path, config: Boxed, milestone
 @torch.no_grad()
 def shown(model: pc.JointModel, state: pc.State) -> Tensor:
     """The picture of a state: the mean of p(x | rest), thresholded where pixels are binary."""
-    parts = range(0, len(state["x"]), 16_384)
-    means = [model("x", {k: v[i : i + 16_384] for k, v in state.items()}).mean for i in parts]
+    rows = at_once(model, 16_384)
+    means = [model("x", take(state, slice(i, i + rows))).mean for i in range(0, len(state["x"]), rows)]
     mean = torch.cat(means).float()
     return (mean > 0.5).float() if isinstance(model.variables["x"], pc.Binary) else mean.clamp(0, 1)
 
