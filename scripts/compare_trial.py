@@ -10,7 +10,7 @@ a trial that would end after `--seconds` is left out. Several such commands may 
 that no other has begun (OUT/NAME is the sign). Besides what the recipe measures:
 
     sigma                         of the pixels
-    elbo                          of test images, nats, where the VAE learned: by which its estimator is chosen
+    elbo                          of test images, nats, of vae and vamp: by which its estimator is chosen
     code_mean, code_top           of codes of real images: mean size of their means, largest eigenvalue of their
                                   covariance (both about 0 to 1 under the prior; large where codes run away)
 """
@@ -32,7 +32,7 @@ import paracond as pc
 from paracond.recipes import compare, images_report
 from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_found import examples, measured
-from paracond.recipes.compare_model import FACES, Design, prior_of
+from paracond.recipes.compare_model import FACES, Design
 from paracond.recipes.compare_session import Session, open_session
 from paracond.recipes.compare_table import Run
 from paracond.report import png
@@ -127,8 +127,8 @@ def tried(session: Session, run: Run, folder: Path) -> dict:
     found = {"code_mean": codes.mean.abs().mean(), "code_top": torch.linalg.eigvalsh(codes.covariance)[-1]}
     numbers |= {name: float(value) for name, value in found.items()}
     if run.method in ("vae", "vamp"):
-        prior = prior_of(session.design, session.pictures, run.method, run.seed)
-        numbers["elbo"] = float(pc.directed.elbo(model, session.pictures.test, prior=prior, seed=run.seed).mean())
+        prior, test = session.prior(run), session.pictures.test
+        numbers["elbo"] = float(pc.directed.elbo(model, test, prior=prior, seed=run.seed).mean())
     return numbers | {"seconds_train": milestones.trained, "sigma": sigma}
 
 

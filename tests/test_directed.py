@@ -205,6 +205,23 @@ def test_with_a_prior_of_examples_the_bound_and_its_gradient_are_exact_too():
     assert_mean(drawn.mean(1), bound.detach())
 
 
+def test_the_gradient_through_a_prior_of_examples_is_that_of_rounded_networks_too():
+    """That of the working model's encoder reaches the parameters: the same up to bfloat16."""
+    model, found = model_of(pc.Real(2, scale=0.7), hidden=32).float(), []
+    for engine in ("eager", "rounded"):
+        learner = pc.VAE(model, examples(), prior=examples(5, seed=7), batch_size=8, optimiser=still, engine=engine)
+        found.append(found_gradients(learner, 1)[0])
+    assert float((found[0] - found[1]).norm() / found[0].norm()) < 0.03
+
+
+def test_scalar_codes_have_priors():
+    model = model_of(pc.Real(()))
+    for prior in (None, examples(5)):
+        learner = pc.VAE(model, examples(), prior=prior, batch_size=8)
+        assert bool(learner.step().losses["z"].isfinite())
+        assert directed.random_code(model, "z", {"c": torch.zeros(3).long()}, prior=prior)["z"].shape == (3,)
+
+
 @pytest.mark.parametrize("scale", ["element", "coordinate", "learned", 0.7])
 def test_a_prior_of_examples_is_a_mixture_of_their_gaussians(scale):
     model, others = model_of(pc.Real((2, 1), scale=scale)), examples(6, seed=7)
@@ -248,10 +265,12 @@ def test_a_prior_of_examples_fits_what_no_fixed_one_can():
 
 def test_priors_that_cannot_be():
     model, data = model_of(pc.Binary(BITS)), examples()
-    with pytest.raises(pc.InputError, match="examples for a prior of 'z' must lack it"):
-        pc.VAE(model, data, prior=pc.Data({"z": torch.zeros(3, BITS), "c": torch.zeros(3).long()}))
-    with pytest.raises(pc.InputError, match="learns from Data"):
-        pc.VAE(model, data, prior=data.state)
+    c, whole = torch.zeros(3).long(), {"x": torch.zeros(3, 4), "z": torch.zeros(3, BITS)}
+    for wrong in ({"z": whole["z"], "c": c}, {**whole, "c": c}):
+        with pytest.raises(pc.InputError, match="examples for a prior must have 'x' everywhere, and lack 'z'"):
+            pc.VAE(model, data, prior=pc.Data(wrong))
+    with pytest.raises(pc.InputError, match="prior must be Data, examples whose codes are the prior, found int"):
+        directed.random_code(model, "z", {"c": c}, prior=500)
     with pytest.raises(pc.InputError, match="'c' must be given"):
         pc.VAE(model, data, prior=pc.Data({"x": data.state["x"]}))
 
@@ -368,8 +387,10 @@ def test_a_random_code_without_conditions_and_what_cannot_be_given():
         directed.random_code(model, "w", {"c": c})
 
 
-def with_codes_of(seed):
-    return lambda *what, **options: pc.VAE(*what, prior=examples(5, seed=seed), **options)
+def with_codes_of(seed, c=None):
+    prior = examples(5, seed=seed)
+    prior = prior if c is None else pc.Data({**prior.state, "c": torch.full((5,), c)})
+    return lambda *what, **options: pc.VAE(*what, prior=prior, **options)
 
 
 @pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric, with_codes_of(7)])
@@ -384,7 +405,7 @@ def test_a_run_cut_in_two_is_bit_for_bit_the_whole_run(kind, tmp_path):
     for a, b in zip(whole.averaged.parameters(), second.averaged.parameters(), strict=True):
         assert torch.equal(a, b)
     others = {pc.VAE: pc.Symmetric, pc.Symmetric: pc.VAE}
-    other = others.get(kind, with_codes_of(8))
+    other = others.get(kind, with_codes_of(7, c=1))  # the same images, given something else
     with pytest.raises(pc.InputError, match=r"of another run: (method is (VAE|Symmetric)|prior is 5 .*) there"):
         checkpoints.restore(other(model_of(pc.Binary(BITS)), examples(20), batch_size=6), tmp_path)
 

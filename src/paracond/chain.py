@@ -32,6 +32,7 @@ from paracond.state import InputError, Mask, State, expand_mask, row_count, take
 
 SCANS = ("random", "no-repeat", "systematic")
 VALUES = 2**25  # of one group, in all rows that run at a time: networks take up to some hundred times the memory
+CHANNELS = 8  # that a value may be encoded by and cost no more than one: networks have some for each anyway
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +255,9 @@ def redraw(
 
 def at_once(model: JointModel, most: int) -> int:
     """How many rows to run at a time: at most so many, and fewer where they are large."""
-    return max(1, min(most, VALUES // max(math.prod(f.event_shape) for f in model.variables.values())))
+    families = model.variables.values()
+    size = max(max(math.prod(f.event_shape), math.prod(f.encoding_shape) // CHANNELS) for f in families)
+    return max(1, min(most, VALUES // size))
 
 
 def full_clamp(model: JointModel, clamp: Mapping[str, Tensor], batch: int | None = None) -> Mask:

@@ -40,7 +40,7 @@ from paracond.estimators import estimators_of
 from paracond.families import Binary, Real
 from paracond.joint import JointModel
 from paracond.priors import Fixed, Prior, Vamp
-from paracond.state import Data, InputError, State, at_least, one_of, take
+from paracond.state import Data, InputError, State, at_least, one_of, row_count, take
 
 # --- the prior --------------------------------------------------------------------------------------------------
 
@@ -50,9 +50,13 @@ def prior_of(model: JointModel, latent: str, examples: Data | None) -> Prior:
     family = _latent_family(model, latent)
     if examples is None:
         return Fixed(family)
-    if roles(model, examples)[1] != latent:
-        raise InputError(f"examples for a prior of {latent!r} must lack it, and have what it is the code of")
-    return Vamp(model.admit(examples.state, examples.mask)[0])
+    if not isinstance(examples, Data):
+        raise InputError(f"prior must be Data, examples whose codes are the prior, found {type(examples).__name__}")
+    x = next(name for name in _two_groups(model) if name != latent)
+    state, known = model.admit(examples.state, examples.mask)
+    if not bool(known[x].all()) or bool(known[latent].any()):
+        raise InputError(f"examples for a prior must have {x!r} everywhere, and lack {latent!r}")
+    return Vamp(state)
 
 
 @torch.no_grad()
@@ -104,8 +108,8 @@ def _latent_family(model: JointModel, name: str) -> Binary | Real:
 def elbo(
     model: JointModel, data: Data, *, prior: Data | None = None, draws: int = 1, seed: int = 0, chunk: int = 1000
 ) -> Tensor:
-    """The ELBO of every example, `[rows]`, with E_q log p(x | z, c) averaged over `draws` draws of z. `prior` is as in
-    `VAE`."""
+    """The ELBO of every example, `[rows]`, with expectations under q that are not in closed form averaged over `draws`
+    draws of z. `prior` is as in `VAE`."""
     at_least({"draws": (draws, 1), "chunk": (chunk, 1)})
     x, z = roles(model, data)
     generator, found, codes = model.generator(seed), [], prior_of(model, z, prior)
@@ -247,7 +251,7 @@ class VAE(Directed):
 
     def identity(self) -> dict[str, str]:
         found = {**super().identity(), "estimator": self.estimator}
-        return found | {"prior": _digest(self.prior.examples[self.x])} if isinstance(self.prior, Vamp) else found
+        return found | {"prior": _digest(self.prior.examples)} if isinstance(self.prior, Vamp) else found
 
     def _terms(self) -> dict[str, Tensor]:
         q = self._given(self.z, self.batch)
@@ -266,8 +270,11 @@ class VAE(Directed):
         return self._given(self.x, {**state, self.z: z}).log_prob(state[self.x])
 
 
-def _digest(values: Tensor) -> str:
-    return f"{len(values)} examples ({hashlib.sha256(values.cpu().numpy().tobytes()).hexdigest()[:12]})"
+def _digest(examples: State) -> str:
+    found = hashlib.sha256()
+    for name in sorted(examples):
+        found.update(examples[name].cpu().numpy().tobytes())
+    return f"{row_count(examples)} examples ({found.hexdigest()[:12]})"
 
 
 class Symmetric(Directed):

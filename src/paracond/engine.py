@@ -165,6 +165,9 @@ class Engine:
         """One like this, whose programs may run while those of this one run."""
         return Engine(self.device, self.mode, self.compile)
 
+    def __deepcopy__(self, memo: dict) -> Engine:
+        return self.another()
+
     @contextlib.contextmanager
     def aside(self, generator: torch.Generator) -> Iterator[None]:
         """Programs of this engine that are called in here run on its own stream, if they are recorded, beside all else;
@@ -260,9 +263,8 @@ class Loose:
         return self.function(self.owner(), *self.arguments, *more)
 
     def __deepcopy__(self, memo: dict) -> Loose:
-        """Copied with its owner, it is that of the copy."""
-        owner = self.owner()
-        return Loose(self.function, memo.get(id(owner), owner), *copy.deepcopy(self.arguments, memo))
+        """Copied with its owner, it is that of the copy. (Alone it is of a copy that nobody keeps.)"""
+        return Loose(self.function, copy.deepcopy(self.owner(), memo), *copy.deepcopy(self.arguments, memo))
 
 
 def _as_it_is(function: Callable) -> Callable:

@@ -12,7 +12,8 @@ With an encoder q(z | x, c),
   so that it learns with the encoder. H(q) in closed form; log p(z) is exact, and its mean under q is estimated together
   with that of log p(x | z, c).
 
-A prior has no parameters of its own. It asks the encoder, so a model and its prior are used together.
+A prior has no parameters of its own. It asks the encoder, so a model and its examples are used together: a saved model
+does not have them.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from paracond.distributions import Bernoulli, Distribution, Gaussian
 from paracond.families import Binary, Real
-from paracond.state import InputError, State, row_count, take
+from paracond.state import InputError, State
 
 Encoder = Callable[[State], Distribution]
-AT_ONCE = 2000  # examples that are encoded at a time, for random codes
 
 
 class Prior(ABC):
@@ -54,7 +55,7 @@ class Fixed(Prior):
     family: Binary | Real
 
     def charge(self, q: Distribution) -> Tensor:
-        return divergence(q).flatten(1).sum(1)
+        return _sums(divergence(q))
 
     def log_prob(self, encoder: Encoder) -> None:
         return None
@@ -65,21 +66,35 @@ class Fixed(Prior):
 
 @dataclass(frozen=True, eq=False)
 class Vamp(Prior):
-    """`examples`: x_k and c_k, as the encoder takes them (what it has for z is not read)."""
+    """`examples`: x_k and c_k, as the encoder takes them (what it has for z is not read). All are encoded at once, and
+    log p(z) takes memory for every code at every example: K of some hundred are meant."""
 
     examples: State
 
     def charge(self, q: Distribution) -> Tensor:
-        return -q.entropy.flatten(1).sum(1)
+        return -_sums(q.entropy)
 
     def log_prob(self, encoder: Encoder) -> Callable[[Tensor], Tensor]:
         each = encoder(self.examples)
-        return lambda z: each.scores(z.unsqueeze(1)).flatten(2).sum(2).logsumexp(1) - math.log(len(each.mean))
+        count = len(each.mean)
+        return lambda z: each.scores(z.unsqueeze(1)).reshape(len(z), count, -1).sum(2).logsumexp(1) - math.log(count)
 
     def sample(self, encoder: Encoder, rows: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-        count = row_count(self.examples)
-        chosen = torch.randint(count, (rows,), generator=generator, device=generator.device)
-        return torch.cat([encoder(take(self.examples, part)).sample(generator) for part in chosen.split(AT_ONCE)])
+        each = encoder(self.examples)
+        return _of_rows(
+            each, torch.randint(len(each.mean), (rows,), generator=generator, device=generator.device)
+        ).sample(generator)
+
+
+def _of_rows(law: Any, rows: Tensor) -> Distribution:
+    """The laws of these rows; parameters that all rows share stay as they are."""
+    each = {field.name: getattr(law, field.name) for field in fields(law)}
+    return replace(law, **{name: value[rows] for name, value in each.items() if value.shape == law.mean.shape})
+
+
+def _sums(values: Tensor) -> Tensor:
+    """Over all coordinates, `[batch]`."""
+    return values.reshape(len(values), -1).sum(1)
 
 
 def divergence(q: Distribution) -> Tensor:

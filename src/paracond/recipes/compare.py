@@ -26,7 +26,7 @@ from paracond import checkpoints
 from paracond.recipes import compare_measures as measures
 from paracond.recipes import compare_report as report
 from paracond.recipes.compare_found import measured, measured_floors
-from paracond.recipes.compare_model import make_learner, prior_of, steps_of, steps_per_update
+from paracond.recipes.compare_model import make_learner, steps_of, steps_per_update
 from paracond.recipes.compare_session import (
     Config,
     Session,
@@ -51,7 +51,7 @@ LEARNED = {
     "vae": "as a VAE",
     "symmetric": "by symmetric equilibrium learning",
     "ours": "by the paper's algorithm (ours)",
-    "vamp": "as a VAE whose prior are the codes of some training images",
+    "vamp": "as a VAE whose prior is made of the codes of some training images",
 }
 
 
@@ -151,8 +151,7 @@ def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[p
         c = measures.conditions_of(session.pictures, TRIAL, run.seed).to(session.device)
         made = {"limiting": measures.limiting(model, c, run.seed)}
         if run.method != "ours":
-            prior = prior_of(design, session.pictures, run.method, run.seed)
-            made["random"] = measures.random_codes(model, c, run.seed, prior)
+            made["random"] = measures.random_codes(model, c, run.seed, session.prior(run))
         scores = [session.score(name, measures.shown(model, state)) for name, state in made.items()]
         return {name: value for score in scores for name, value in score.items()}
 

@@ -12,7 +12,6 @@ from torch import Tensor
 import paracond as pc
 from paracond.diagnostics import Consistency
 from paracond.recipes import compare_measures as measures
-from paracond.recipes.compare_model import prior_of
 from paracond.recipes.compare_session import Session
 from paracond.recipes.compare_table import Run
 from paracond.results import Metric
@@ -27,7 +26,7 @@ def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, di
     data = examples(session, count, run.seed)
     real = measures.coded(model, data, run.seed)
     found, state, limit = of_limit(session, run, model, c)
-    more, prior = of_prior(session, run, model, c)
+    more, random = of_prior(session, run, model, c)
     found |= more | of_conditionals(session, run, model, state)
     found["disagreement"] = measures.disagreement(model.variables["z"], real["z"], state["z"])
     found["bits"] = measures.bits(model, data)
@@ -35,7 +34,7 @@ def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, di
     found |= session.score("reconstruction", decoded)
     if session.looks_closer(run):
         found |= elsewhere(session, run, model, c, real)
-    samples = {"real": data.state["x"], "reconstruction": decoded.cpu(), "limiting": limit} | prior
+    samples = {"real": data.state["x"], "reconstruction": decoded.cpu(), "limiting": limit} | random
     return found, {name: images[:40] for name, images in samples.items()}
 
 
@@ -46,7 +45,7 @@ def of_limit(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tup
 
 def of_prior(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, dict[str, Tensor]]:
     """Random codes, and the chain from there. Ours has no prior: for it they are only somewhere to begin."""
-    prior = prior_of(session.design, session.pictures, run.method, run.seed)
+    prior = session.prior(run)
     codes, images, seconds = measures.timed(model, lambda: measures.random_codes(model, c, run.seed, prior))
     found: dict[str, float] = {}
     if run.length is None:
@@ -77,8 +76,7 @@ def gap_of(session: Session, model: pc.JointModel, state: pc.State) -> Consisten
 def elsewhere(session: Session, run: Run, model: pc.JointModel, c: Tensor, real: pc.State) -> dict[str, float]:
     """Does the limit depend on where the chain began, or on how long it ran?"""
     longer = limiting(session, run, model, c, measures.LONGER)
-    prior = prior_of(session.design, session.pictures, run.method, run.seed)
-    codes = measures.random_codes(model, c, run.seed, prior)
+    codes = measures.random_codes(model, c, run.seed, session.prior(run))
     images = {
         "limiting_one_sweep": measures.shown(model, measures.limiting(model, c, run.seed, 1)),
         "limiting_from_data": chained(session, run, model, real),

@@ -1,4 +1,4 @@
-"""Two groups given c (section 5.5): an encoder q(z | x, c) and a decoder p(x | z, c), and three ways to learn them.
+"""Two groups given c (section 5.5): an encoder q(z | x, c) and a decoder p(x | z, c), and ways to learn them.
 
 - "vae": the ELBO, with a fixed prior p(z) (`directed.VAE`);
 - "symmetric": the two-player game with the same prior (`directed.Symmetric`);
@@ -6,7 +6,7 @@
 - "vamp", if it is asked for: the first with the codes of some training images as prior (`priors.Vamp`).
 
 All else is the same: networks and their initial weights, optimiser, learning rate, batch, and the number of gradient
-steps that each conditional makes. (An update of the first two is one of both conditionals, on fresh examples; the
+steps that each conditional makes. (An update of all but ours is one of both conditionals, on fresh examples; the
 `Learner` updates one at a time, so it makes twice as many, and 1/n of a batch is fresh each time for the chain length
 n: it sees 2/n as many examples, on faces half. Its encoder learns from all rows but fresh ones, whose codes are its own
 draws, or those of its average, from which it would learn to be its average.) Chains begin at the same start, fitted and
@@ -219,7 +219,7 @@ def prior_of(design: Design, pictures: Pictures, method: str, seed: int) -> pc.D
     if method != "vamp":
         return None
     order = torch.randperm(len(pictures.train), generator=torch.Generator().manual_seed(seed))
-    return pictures.train[order[: design.pseudo]]
+    return pictures.train[order[-design.pseudo :]]  # not the first, which are measured and shown
 
 
 def rates_of(design: Design, method: str) -> dict[str, pc.schedules.Schedule]:

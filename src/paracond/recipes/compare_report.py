@@ -25,7 +25,7 @@ Named = list[tuple[str, str, Figure]]
 
 
 def page(about: str, outcome: Outcome, found: Mapping[Run, dict], figures: Named) -> Report:
-    report = Report("Three ways to learn the same two conditionals (section 5.5)", about)
+    report = Report("Ways to learn the same two conditionals (section 5.5)", about)
     rows, columns = beside_the_paper(found), ["", *(NAMES[method] for method in methods_of(found))]
     if any(any(cells) for _, *cells in rows):  # a quick run has no FID
         report.section("FID: measured (the paper's)")

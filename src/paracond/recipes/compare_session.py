@@ -20,7 +20,7 @@ import paracond as pc
 from paracond import checkpoints
 from paracond.estimators import estimators_of
 from paracond.metrics import FID, Extractor
-from paracond.recipes.compare_model import DESIGNS, LOADERS, METHODS, OWN, Design, Pictures, small
+from paracond.recipes.compare_model import DESIGNS, LOADERS, METHODS, OWN, Design, Pictures, prior_of, small
 from paracond.recipes.compare_table import Run
 from paracond.results import BoxedConfig, choose_device
 from paracond.state import InputError, at_least, one_of
@@ -88,6 +88,10 @@ class Session:
     def score(self, name: str, images: Tensor) -> dict[str, float]:
         """The FID, by this name; nothing in a quick run."""
         return {} if self.fid is None else {name: self.fid.score(images).value}
+
+    def prior(self, run: Run) -> pc.Data | None:
+        """The examples whose codes are the prior of a run; none where it is fixed, or there is none."""
+        return prior_of(self.design, self.pictures, run.method, run.seed)
 
     def looks_closer(self, run: Run) -> bool:
         """Whether more is measured of this run than of others."""

@@ -75,8 +75,8 @@ class Run:
 
 
 def methods_of(found: Mapping[Run, dict]) -> list[str]:
-    """Columns of tables: the paper's methods, and what else there is."""
-    return [*METHODS, *(method for method in MORE if any(run.method == method for run in found))]
+    """Columns of tables."""
+    return [method for method in (*METHODS, *MORE) if any(run.method == method for run in found)]
 
 
 def values_of(found: Mapping[Run, dict], dataset: str, method: str, key: str) -> list[float]:
