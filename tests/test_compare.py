@@ -398,7 +398,7 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, m
 
 
 def test_a_vampprior_is_one_more_column(folder, measured_small, monkeypatch):
-    """Its random codes are of its own prior, wherever they are drawn: codes of images that are not measured or shown."""
+    """Its random codes are of its own prior, wherever they are drawn: of images that are not measured or shown."""
     monkeypatch.setattr(compare, "MOMENTS", (0.001,))
     out, options = command(folder, "--seeds", "1", "--generated", "30", "--updates", "20", "--lengths")
     asked, draw = [], compare.measures.directed.random_code
