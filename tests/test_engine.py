@@ -1,5 +1,6 @@
 """Recorded programs against eager ones and against exact answers (on a GPU), and what an engine refuses."""
 
+import contextlib
 import copy
 import gc
 import os
@@ -14,6 +15,7 @@ import torch
 from helpers import THRESHOLD, assert_fits, random_joint, random_tables, state_index, table_model
 
 import paracond as pc
+from paracond import engine as engine_module
 from paracond import exact
 from paracond.engine import Working
 from paracond.recipes.experiments import EXPERIMENTS
@@ -216,6 +218,75 @@ def test_graphs_share_memory_as_long_as_one_of_them_is_there(monkeypatch):
     del second
     assert engine.pool().handle == 1
     assert engine.another().pool().handle == 2
+
+
+class PretendStream:
+    def wait_stream(self, other):
+        pass
+
+
+class PretendGraph:
+    """Replays by calling what was recorded."""
+
+    def register_generator_state(self, generator):
+        pass
+
+    def replay(self):
+        self.work()
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """A CPU that records: all of `engine` but torch's own part. Lists the handles of memory that was recorded into."""
+    handles, used = iter(range(99)), []
+
+    @contextlib.contextmanager
+    def record(graph, pool, stream):
+        used.append(pool)
+        yield
+
+    def recorded(program, original=engine_module._Recorded._record):
+        work, program.work = program.work, lambda: None  # what is recorded does not run
+        original(program)
+        program.work, program.graph.work = work, lambda: work.function(work._owner(), *work.arguments)
+
+    for name, stand_in in {
+        "CUDAGraph": PretendGraph,
+        "graph": record,
+        "graph_pool_handle": lambda: next(handles),
+        "current_stream": lambda *_: PretendStream(),
+        "stream": lambda _: contextlib.nullcontext(),
+        "synchronize": lambda *_: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(engine_module._Recorded, "_record", recorded)
+
+    def engine():
+        made = pc.Engine("cpu")
+        made.captures, made._stream = True, PretendStream()
+        return made
+
+    return engine, used
+
+
+def test_recorded_programs_run_are_refused_and_leave_their_memory(pretend, no_collection):
+    """As they do on CUDA, where only torch's part is another: a chain draws as it does step by step; its programs share
+    memory, which the next chain does not get; and without their object they are refused."""
+    model, (make, used) = table_model(random_tables(SHAPE, 0)), pretend
+    engine, found = make(), []
+    for each in (engine, "eager"):
+        chain = pc.Chain(model, generator=model.generator(0), scan="no-repeat", engine=each)
+        found.append(chain.run(model.start(50, model.generator(1)), 90))
+        if each is engine:
+            programs, seen = dict(chain._recorder.programs), weakref.ref(chain)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in "abc")
+    assert used == [0, 0, 0] and all(program.pool.handle == 0 for program in programs.values())
+    assert seen() is None
+    with pytest.raises(ReferenceError, match=r"_Recorder\._redraw is called after its object is gone"):
+        programs["a"]()
+    del programs
+    pc.Chain(model, generator=model.generator(0), engine=engine).run(model.start(5, model.generator(1)), 90)
+    assert used[3:] == [1, 1, 1]
 
 
 @gpu
