@@ -132,11 +132,11 @@ class Engine:
     def fused(self, work: Work) -> Work:
         """A network (in place), a function of tensors, or a method (then `Loose`), as few kernels where that was asked
         for. (A fused network is kept until Python looks for cycles: torch's own `Module.compile` makes one.)"""
-        fuse = partial(torch.compile, dynamic=False) if self.compile else _as_it_is
         if isinstance(work, nn.Module):
             if self.compile:
                 work.compile(dynamic=False)
             return work
+        fuse = partial(torch.compile, dynamic=False) if self.compile else _as_it_is
         if isinstance(work, MethodType):
             return cast(Work, Loose(fuse(work.__func__), work.__self__))
         return cast(Work, fuse(work))
@@ -166,7 +166,7 @@ class Engine:
         return Engine(self.device, self.mode, self.compile)
 
     def __deepcopy__(self, memo: dict) -> Engine:
-        return self.another()
+        return self.another()  # a copy of what has programs may run while the original does
 
     @contextlib.contextmanager
     def aside(self, generator: torch.Generator) -> Iterator[None]:

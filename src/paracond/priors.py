@@ -81,9 +81,8 @@ class Vamp(Prior):
 
     def sample(self, encoder: Encoder, rows: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         each = encoder(self.examples)
-        return _of_rows(
-            each, torch.randint(len(each.mean), (rows,), generator=generator, device=generator.device)
-        ).sample(generator)
+        chosen = torch.randint(len(each.mean), (rows,), generator=generator, device=generator.device)
+        return _of_rows(each, chosen).sample(generator)
 
 
 def _of_rows(law: Any, rows: Tensor) -> Distribution:

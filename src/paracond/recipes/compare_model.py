@@ -3,7 +3,8 @@
 - "vae": the ELBO, with a fixed prior p(z) (`directed.VAE`);
 - "symmetric": the two-player game with the same prior (`directed.Symmetric`);
 - "ours": Algorithm 1, without a prior (`Learner`);
-- "vamp", if it is asked for: the first with the codes of some training images as prior (`priors.Vamp`).
+- "vamp", if it is asked for: the first with the codes of some training images as prior (`priors.Vamp`), which it
+  encodes at every update besides.
 
 All else is the same: networks and their initial weights, optimiser, learning rate, batch, and the number of gradient
 steps that each conditional makes. (An update of all but ours is one of both conditionals, on fresh examples; the
