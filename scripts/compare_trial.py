@@ -10,7 +10,6 @@ a trial that would end after `--seconds` is left out. Several such commands may 
 that no other has begun (OUT/NAME is the sign). Besides what the recipe measures:
 
     sigma                         of the pixels
-    elbo                          of test images, nats, of vae and vamp: by which its estimator is chosen
     code_mean, code_top           of codes of real images: mean size of their means, largest eigenvalue of their
                                   covariance (both about 0 to 1 under the prior; large where codes run away)
 """
@@ -126,9 +125,6 @@ def tried(session: Session, run: Run, folder: Path) -> dict:
     codes = measures.statistics(real["z"])
     found = {"code_mean": codes.mean.abs().mean(), "code_top": torch.linalg.eigvalsh(codes.covariance)[-1]}
     numbers |= {name: float(value) for name, value in found.items()}
-    if run.method in ("vae", "vamp"):
-        prior, test = session.prior(run), session.pictures.test
-        numbers["elbo"] = float(pc.directed.elbo(model, test, prior=prior, seed=run.seed).mean())
     return numbers | {"seconds_train": milestones.trained, "sigma": sigma}
 
 

@@ -11,7 +11,7 @@ import torch
 from test_images import write_idx
 
 import paracond as pc
-from paracond import cli
+from paracond import cli, directed
 from paracond.metrics import Extractor
 from paracond.priors import Fixed, Vamp
 from paracond.recipes import compare, compare_found, compare_model, compare_report, compare_session, compare_table
@@ -558,6 +558,8 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     found, pictures = compare_found.measured(session, Run("fashion", "vae", config.seed), model)
     assert (found["limiting"], found["random"], found["reconstruction"]) == (1, -5, 0.25)
     assert (found["half_accuracy"], found["half_accuracy_random"], found["gap"]) == (1, -5, 1)
+    bound = directed.elbo(model, session.pictures.test, seed=config.seed)
+    assert found["elbo"] == pytest.approx(float(bound.mean()))
     names = ("from_random", "longer", "one_sweep", "from_data", "from_random_longer")
     assert [found[f"limiting_{name}"] for name in names] == [2, 3, 4, 5, 6]
     assert (found["gap_longer"], found["disagreement"]) == (3, 1)

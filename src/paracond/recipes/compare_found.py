@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import paracond as pc
+from paracond import directed
 from paracond.diagnostics import Consistency
 from paracond.recipes import compare_measures as measures
 from paracond.recipes.compare_session import Session
@@ -55,6 +56,7 @@ def of_prior(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tup
     found |= session.score("random", images) | {"seconds_10k_random": seconds * 10_000 / len(c)}
     asked = session.most(TESTED, 50)
     found["half_accuracy_random"] = measures.half_accuracy(model, session.pictures, codes, asked)
+    found["elbo"] = float(directed.elbo(model, session.pictures.test, prior=prior, seed=run.seed).mean())
     return found, {"random": images}
 
 

@@ -43,6 +43,7 @@ COLUMNS = {
     "disagreement": ("lower", "distance of codes of the free chain from those of real images, per coordinate"),
     "half_accuracy": ("higher", "class of an image from its upper half, by Bayes' rule on codes of the chain"),
     "half_accuracy_random": ("higher", "class of an image from its upper half, by Bayes' rule on random codes"),
+    "elbo": ("higher", "ELBO of test images, nats (the VAE's estimator is the one with the best)"),
     "half_error": ("lower", f"error of the lower half given the upper and c: root mean square, {HALVES} chains' mean"),
     "bits": ("higher", "bits that a code says of its image given c, at most"),
     "reconstruction": ("lower", "FID of images decoded from codes of real images"),
