@@ -21,6 +21,11 @@ SIGMAS = -float(scipy.stats.norm.ppf(THRESHOLD / 2))
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]  # eager, and recorded
 
 
+def still(name, parameters):
+    """An optimiser that does not move, so that only gradients and draws are seen."""
+    return torch.optim.SGD(parameters, lr=0.0, fused=True)
+
+
 def assert_fits(counts, probabilities):
     """Chi-square test of counts against exact probabilities; cells with small expectations are joined."""
     counts = np.asarray(counts, dtype=float).ravel()

@@ -4,18 +4,13 @@ where the two really run at the same time."""
 import pytest
 import scipy.stats
 import torch
-from helpers import THRESHOLD, Pairwise, assert_fits, random_joint, random_tables, state_index, table_model
+from helpers import THRESHOLD, Pairwise, assert_fits, random_joint, random_tables, state_index, still, table_model
 
 import paracond as pc
 from paracond import exact
 
 SHAPE = (2, 3, 2)
 gpu = pytest.mark.gpu
-
-
-def still(name, parameters):
-    """An optimiser that does not move."""
-    return torch.optim.SGD(parameters, lr=0.0, fused=True)
 
 
 def sample(joint, rows, seed):

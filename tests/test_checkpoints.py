@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from helpers import random_tables, table_model
+from helpers import random_tables, still, table_model
 from torch import nn
 
 import paracond as pc
@@ -322,10 +322,6 @@ def edit(folder, change):
 
 SMALL = VARIABLES | {"z": pc.Binary(5)}
 NAMED = {"x": VARIABLES["x"], "c": VARIABLES["c"], "y": VARIABLES["z"]}
-
-
-def still(name, parameters):
-    return torch.optim.SGD(parameters, lr=0.0)
 
 
 @pytest.mark.parametrize(

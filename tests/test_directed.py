@@ -4,17 +4,13 @@ import math
 
 import pytest
 import torch
-from helpers import assert_fits, assert_mean
+from helpers import assert_fits, assert_mean, still
 
 import paracond as pc
 from paracond import checkpoints, directed, estimators, known, priors
 
 BITS = 3
 CLASSES = 2
-
-
-def still(name, parameters):
-    return torch.optim.SGD(parameters, lr=0.0)
 
 
 def model_of(latent, observed=None, seed=0, hidden=6):

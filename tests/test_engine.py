@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 import scipy.stats
 import torch
-from helpers import THRESHOLD, assert_fits, random_joint, random_tables, state_index, table_model
+from helpers import THRESHOLD, assert_fits, random_joint, random_tables, state_index, still, table_model
 
 import paracond as pc
 from paracond import engine as engine_module
@@ -23,10 +23,6 @@ from paracond.recipes.images import make_learner, small
 
 SHAPE = (2, 3, 2)
 gpu = pytest.mark.gpu
-
-
-def still(name, parameters):
-    return torch.optim.SGD(parameters, lr=0.0, fused=True)
 
 
 def sample(joint, rows, seed):
@@ -218,6 +214,20 @@ def test_graphs_share_memory_as_long_as_one_of_them_is_there(monkeypatch):
     del second
     assert engine.pool().handle == 1
     assert engine.another().pool().handle == 2
+
+
+def test_engines_have_streams_of_their_own_and_leave_them_to_the_next(monkeypatch, no_collection):
+    """Of which libraries keep a workspace each, for good."""
+    streams = iter(range(9))
+    monkeypatch.setattr(engine_module, "_idle", {})
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: next(streams))
+    first = pc.Engine("cuda")
+    second, third = first.another(), copy.deepcopy(first)
+    assert [engine._stream for engine in (first, second, third)] == [0, 1, 2]
+    del second
+    assert pc.Engine("cuda")._stream == 1  # and it is gone at once
+    kept = [pc.Engine("cuda"), pc.Engine("cuda"), pc.Engine("cpu")]
+    assert [engine._stream for engine in kept] == [1, 3, None]
 
 
 class PretendStream:

@@ -2,10 +2,11 @@
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
-from helpers import assert_fits, assert_mean, random_joint, random_tables, table_model
+from helpers import assert_fits, assert_mean, random_joint, random_tables, still, table_model
 
 import paracond as pc
 from paracond import exact, noise
@@ -150,7 +151,8 @@ def test_the_learner_follows_the_gradient_of_the_bound(form):
     kernel, n = log_linear(), 3
     q, data, rows = matrix(kernel), law(), 200_000
     index = torch.multinomial(data, rows, replacement=True, generator=torch.Generator().manual_seed(2))
-    learner = KernelLearner(kernel, {"z": STATES[index]}, chain_length=n, batch_size=rows, form=form, optimiser=still)
+    options = {"batch_size": rows, "form": form, "optimiser": partial(still, "kernel")}
+    learner = KernelLearner(kernel, {"z": STATES[index]}, chain_length=n, **options)
     empirical = torch.bincount(index, minlength=8).double() / rows
     if form == "literal":
         before, after = learner._pairs(n)
@@ -172,10 +174,6 @@ def test_the_learner_follows_the_gradient_of_the_bound(form):
     # Pairs of one sequence depend on each other: average over it first.
     values = each[cells].view(n, rows, -1).mean(0) if form == "literal" else each[cells]
     assert_mean(values - expected, 0.0)
-
-
-def still(parameters):
-    return torch.optim.SGD(parameters, lr=0.0)
 
 
 class Reverse(Kernel):

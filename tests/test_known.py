@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import assert_mean, random_joint, random_tables, table_model
+from helpers import assert_mean, random_joint, random_tables, still, table_model
 
 import paracond as pc
 from paracond import exact, known
@@ -10,10 +10,6 @@ from paracond.kernels import FactorKernel
 from paracond.noise import Flips
 
 SHAPE = (3, 4)
-
-
-def still(name, parameters):
-    return torch.optim.SGD(parameters, lr=0.0)
 
 
 def rows_of(law, rows, seed):

@@ -17,6 +17,7 @@ from helpers import (
     random_joint,
     random_tables,
     state_index,
+    still,
     table_model,
 )
 
@@ -24,11 +25,6 @@ import paracond as pc
 from paracond import exact
 
 SHAPE = (2, 3, 2)
-
-
-def still(name, parameters):
-    """An optimiser that does not move, so that only gradients and draws are seen."""
-    return torch.optim.SGD(parameters, lr=0.0)
 
 
 def exact_gradient(model, name, law, states):

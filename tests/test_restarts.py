@@ -5,8 +5,7 @@ import math
 
 import pytest
 import torch
-from helpers import DEVICES, assert_mean
-from test_learner import still
+from helpers import DEVICES, assert_mean, still
 
 import paracond as pc
 from paracond.holds import AroundASquare
