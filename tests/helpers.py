@@ -26,6 +26,12 @@ def still(name, parameters):
     return torch.optim.SGD(parameters, lr=0.0, fused=True)
 
 
+def sample(joint, rows, seed):
+    """States of a, b and c by their joint law."""
+    index = torch.multinomial(joint.flatten(), rows, replacement=True, generator=torch.Generator().manual_seed(seed))
+    return dict(zip("abc", torch.unravel_index(index, joint.shape), strict=True))
+
+
 def assert_fits(counts, probabilities):
     """Chi-square test of counts against exact probabilities; cells with small expectations are joined."""
     counts = np.asarray(counts, dtype=float).ravel()

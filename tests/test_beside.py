@@ -4,18 +4,23 @@ where the two really run at the same time."""
 import pytest
 import scipy.stats
 import torch
-from helpers import THRESHOLD, Pairwise, assert_fits, random_joint, random_tables, state_index, still, table_model
+from helpers import (
+    THRESHOLD,
+    Pairwise,
+    assert_fits,
+    random_joint,
+    random_tables,
+    sample,
+    state_index,
+    still,
+    table_model,
+)
 
 import paracond as pc
 from paracond import exact
 
 SHAPE = (2, 3, 2)
 gpu = pytest.mark.gpu
-
-
-def sample(joint, rows, seed):
-    index = torch.multinomial(joint.flatten(), rows, replacement=True, generator=torch.Generator().manual_seed(seed))
-    return dict(zip("abc", torch.unravel_index(index, joint.shape), strict=True))
 
 
 def networks_learner(**options):

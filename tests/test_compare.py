@@ -401,14 +401,22 @@ def test_a_vampprior_is_one_more_column(folder, measured_small, monkeypatch):
     """Its random codes are of its own prior, wherever they are drawn: of images that are not measured or shown."""
     monkeypatch.setattr(compare, "MOMENTS", (0.001,))
     out, options = command(folder, "--seeds", "1", "--generated", "30", "--updates", "20", "--lengths")
-    asked, draw = [], compare.measures.directed.random_code
+    asked, draw = [], directed.random_code
 
     def noted(model, latent, given, *, prior, seed):
         asked.append(prior)
         return draw(model, latent, given, prior=prior, seed=seed)
 
-    monkeypatch.setattr(compare.measures.directed, "random_code", noted)
+    bounds, elbo = [], directed.elbo
+
+    def bounded(*what, prior, **options):
+        bounds.append(prior)
+        return elbo(*what, prior=prior, **options)
+
+    monkeypatch.setattr(directed, "random_code", noted)
+    monkeypatch.setattr(directed, "elbo", bounded)
     cli.main([*options, "--methods", "vae", "vamp"])
+    assert bounds[0] is None and torch.equal(bounds[1].state["x"], asked[-1].state["x"])
     half = len(asked) // 2  # on the way, at the end, and for chains from there
     assert half >= 3 and asked[:half] == [None] * half and [len(prior) for prior in asked[half:]] == [12] * half
     config = compare.Config(data=folder / "data", only="fashion", device="cpu", generated=30)
@@ -420,6 +428,22 @@ def test_a_vampprior_is_one_more_column(folder, measured_small, monkeypatch):
     page = (out / "report.html").read_text()
     assert "<th>VAE</th><th>VAE, VampPrior</th></tr>" in page
     assert "in 2 ways: as a VAE, as a VAE whose prior is made of the codes of some training images" in page
+
+
+def test_rows_of_fewer_seeds_say_so():
+    """Where a method has fewer than others have, or than the same has of other numbers."""
+    found = {Run("fashion", m, k): {"gap": 1.0, "bits": 2.0} for m in ("vae", "ours") for k in (4, 5, 6)}
+    for (method, seed), keys in {
+        ("vae", 4): ("elbo", "gap_longer"),
+        ("vae", 5): ("elbo",),
+        ("ours", 4): ("elbo",),
+    }.items():
+        found[Run("fashion", method, seed)] |= dict.fromkeys(keys, 3.0)
+    ends = {key: about for key in ("gap", "elbo", "bits", "gap_longer") for about in [compare_table.COLUMNS[key][1]]}
+    ends["elbo"] += "; 1 to 2 of 3 seeds"
+    ends["gap_longer"] += "; first seed alone"
+    assert [row[0] for row in compare_table.beyond_the_paper(found, "fashion")] == list(ends.values())
+    assert compare_table.COLUMNS["elbo"][0] == "higher"
 
 
 def test_orders_are_in_standard_errors():
@@ -460,6 +484,7 @@ def test_a_logarithmic_axis_has_few_round_numbers(low, high, ticks):
         ({"sigma": -0.1}, "--sigma must be positive and finite, or learned, found -0.1"),
         ({"minutes": -1.0}, "--minutes must not be negative, found -1.0"),
         ({"estimator": "foo"}, "--estimator must be one of gumbel, straight-through, disarm, found 'foo'"),
+        ({"estimator": "disarm", "only": "faces"}, "--estimator is for codes of bits; those of faces are numbers"),
     ],
 )
 def test_what_is_refused(change, message, tmp_path):
@@ -503,6 +528,15 @@ def test_numbers_are_those_of_the_machine_that_made_them():
     origins = [{"command": k, "commit": k, "hardware": "H200", "torch": "2.11"} for k in ("b", "a")]
     found = {Run("fashion", "vae", seed): {"origin": origin} for seed, origin in enumerate(origins)}
     assert compare.made_on(found) == {"commit": "a, b", "hardware": "H200", "torch": "2.11"}
+
+
+def test_a_file_is_no_folder_for_results(folder, capsys):
+    """Which is said before anything is learned."""
+    (folder / "taken").write_text("mine")
+    for out in (folder / "taken", folder / "taken" / "deeper"):
+        with pytest.raises(SystemExit, match=r"--out .*taken.* cannot be made: .*taken is a file"):
+            cli.main(["reproduce", "ising", "--quick", "--out", str(out)])
+    assert (folder / "taken").read_text() == "mine" and not capsys.readouterr().out
 
 
 def test_a_quick_run_is_of_few_trainings():

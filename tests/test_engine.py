@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 import scipy.stats
 import torch
-from helpers import THRESHOLD, assert_fits, random_joint, random_tables, state_index, still, table_model
+from helpers import THRESHOLD, assert_fits, random_joint, random_tables, sample, state_index, still, table_model
 
 import paracond as pc
 from paracond import engine as engine_module
@@ -23,11 +23,6 @@ from paracond.recipes.images import make_learner, small
 
 SHAPE = (2, 3, 2)
 gpu = pytest.mark.gpu
-
-
-def sample(joint, rows, seed):
-    index = torch.multinomial(joint.flatten(), rows, replacement=True, generator=torch.Generator().manual_seed(seed))
-    return dict(zip("abc", torch.unravel_index(index, joint.shape), strict=True))
 
 
 def images(device, **options):
@@ -221,6 +216,7 @@ def test_engines_have_streams_of_their_own_and_leave_them_to_the_next(monkeypatc
     streams = iter(range(9))
     monkeypatch.setattr(engine_module, "_idle", {})
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: next(streams))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     first = pc.Engine("cuda")
     second, third = first.another(), copy.deepcopy(first)
     assert [engine._stream for engine in (first, second, third)] == [0, 1, 2]
@@ -228,6 +224,9 @@ def test_engines_have_streams_of_their_own_and_leave_them_to_the_next(monkeypatc
     assert pc.Engine("cuda")._stream == 1  # and it is gone at once
     kept = [pc.Engine("cuda"), pc.Engine("cuda"), pc.Engine("cpu")]
     assert [engine._stream for engine in kept] == [1, 3, None]
+    del first, kept
+    assert pc.Engine("cuda:0")._stream == 4  # of another device
+    assert pc.Engine("cuda:1")._stream < 4
 
 
 class PretendStream:

@@ -16,6 +16,7 @@ from helpers import (
     on_cpu,
     random_joint,
     random_tables,
+    sample,
     state_index,
     still,
     table_model,
@@ -31,12 +32,6 @@ def exact_gradient(model, name, law, states):
     """sum_x law(x) grad log p_name(x_name | x_-name)."""
     score = (law.flatten() * model(name, states).log_prob(states[name])).sum()
     return torch.autograd.grad(score, list(model.conditional(name).parameters()))
-
-
-def sample(joint, rows, seed):
-    finite_shape = joint.shape
-    index = torch.multinomial(joint.flatten(), rows, replacement=True, generator=torch.Generator().manual_seed(seed))
-    return dict(zip("abc", torch.unravel_index(index, finite_shape), strict=True))
 
 
 def empirical(state):

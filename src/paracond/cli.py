@@ -105,6 +105,9 @@ def _list() -> None:
 
 def _run(config) -> None:
     recipe = next(r for r in RECIPES.values() if isinstance(config, r.Config))
+    there = next(path for path in (config.out, *config.out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise InputError(f"--out {config.out} cannot be made: {there} is a file")
     outcome = recipe.main(config)
     outcome.show()
     print(f"report:  {config.out / 'report.html'}\nresults: {config.out / 'results.json'}")

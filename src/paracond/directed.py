@@ -229,7 +229,7 @@ class Directed(Descent[Info]):
 
 
 class VAE(Directed):
-    """`estimator` is that of the gradient under q (see `estimators`). If not given: the best that was measured.
+    """`estimator` is that of the gradient under q (see `estimators`). If not given: that with the best ELBO.
 
     `prior`: examples whose codes are the prior (`priors.Vamp`; a few hundred: all are encoded at every update). If not
     given: the fixed one."""

@@ -291,8 +291,10 @@ def _seconds(work: Callable[[], object], threads: int, most: float) -> float:
 
 def _stream_of(engine: Engine) -> torch.cuda.Stream:
     """Its own, since libraries keep a workspace for every stream and engines side by side must not share one; and that
-    of an engine that is gone, if there is one, since they keep it for good (32 MiB of it is cuBLAS's alone)."""
-    idle = _idle.setdefault(engine.device, [])
+    of an engine that is gone, if there is one, since they keep it for good (32 MiB of it is cuBLAS's alone). What was
+    asked for there comes first, as on any stream; engines wait for the main stream besides."""
+    index = torch.cuda.current_device() if engine.device.index is None else engine.device.index
+    idle = _idle.setdefault(index, [])
     try:
         stream = idle.pop()
     except IndexError:
@@ -301,7 +303,7 @@ def _stream_of(engine: Engine) -> torch.cuda.Stream:
     return stream
 
 
-_idle: dict[torch.device, list[torch.cuda.Stream]] = {}
+_idle: dict[int, list[torch.cuda.Stream]] = {}  # by the number of the device
 
 
 class _Pool:

@@ -51,7 +51,7 @@ class Config(BoxedConfig):
     updates: int | None = None
     """of each conditional, instead of the preset's number"""
     estimator: str | None = None
-    """of the VAE's gradient for bits: gumbel, straight-through or disarm, instead of the best (see `estimators`)"""
+    """of the VAE's gradient for bits: gumbel (if not given: it has the best ELBO), straight-through or disarm"""
     sigma: float | Literal["learned"] | None = None
     """of the pixels given the code, the same for all methods and fixed, or learned by each, instead of the preset's"""
     completed_by: Literal["model", "average"] | None = None
@@ -114,6 +114,8 @@ def check(config: Config) -> None:
         raise InputError(f"--minutes must not be negative, found {config.minutes}")
     if config.estimator is not None:
         one_of("--estimator", config.estimator, OF_BITS)
+        if not any(isinstance(DESIGNS[name].latent, pc.Binary) for name in sets_of(config)):
+            raise InputError(f"--estimator is for codes of bits; those of {config.only} are numbers")
 
 
 def fewer(config: Config) -> Config:

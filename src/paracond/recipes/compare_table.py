@@ -43,7 +43,7 @@ COLUMNS = {
     "disagreement": ("lower", "distance of codes of the free chain from those of real images, per coordinate"),
     "half_accuracy": ("higher", "class of an image from its upper half, by Bayes' rule on codes of the chain"),
     "half_accuracy_random": ("higher", "class of an image from its upper half, by Bayes' rule on random codes"),
-    "elbo": ("higher", "ELBO of test images, nats (the VAE's estimator is the one with the best)"),
+    "elbo": ("higher", "ELBO of test images, nats"),
     "half_error": ("lower", f"error of the lower half given the upper and c: root mean square, {HALVES} chains' mean"),
     "bits": ("higher", "bits that a code says of its image given c, at most"),
     "reconstruction": ("lower", "FID of images decoded from codes of real images"),
@@ -146,10 +146,18 @@ def beside_the_paper(found: Mapping[Run, dict]) -> list[list[str]]:
 def beyond_the_paper(found: Mapping[Run, dict], dataset: str) -> list[list[str]]:
     """What else was measured, by method; what of fewer seeds than others says so."""
     methods = methods_of(found)
-    counts = {k: max(len(values_of(found, dataset, m, k)) for m in methods) for k in COLUMNS if k not in WAYS}
-    most = max(counts.values())
-    named = {k: COLUMNS[k][1] + ("; first seed alone" if n == 1 < most else "") for k, n in counts.items() if n}
+    counts = {k: [len(values_of(found, dataset, m, k)) for m in methods] for k in COLUMNS if k not in WAYS}
+    measured = {k: [n for n in each if n] for k, each in counts.items() if any(each)}
+    most = max(max(each) for each in measured.values())
+    named = {k: COLUMNS[k][1] + of_seeds(min(each), max(each), most) for k, each in measured.items()}
     return [[about, *(cell(found, dataset, m, k) for m in methods)] for k, about in named.items()]
+
+
+def of_seeds(fewest: int, many: int, most: int) -> str:
+    """Nothing, where all have the most."""
+    if fewest == most:
+        return ""
+    return "; first seed alone" if many == 1 else f"; {fewest} to {many} of {most} seeds"
 
 
 def cell(found: Mapping[Run, dict], dataset: str, method: str, how: str) -> str:
