@@ -530,15 +530,6 @@ def test_numbers_are_those_of_the_machine_that_made_them():
     assert compare.made_on(found) == {"commit": "a, b", "hardware": "H200", "torch": "2.11"}
 
 
-def test_a_file_is_no_folder_for_results(folder, capsys):
-    """Which is said before anything is learned."""
-    (folder / "taken").write_text("mine")
-    for out in (folder / "taken", folder / "taken" / "deeper"):
-        with pytest.raises(SystemExit, match=r"--out .*taken.* cannot be made: .*taken is a file"):
-            cli.main(["reproduce", "ising", "--quick", "--out", str(out)])
-    assert (folder / "taken").read_text() == "mine" and not capsys.readouterr().out
-
-
 def test_a_quick_run_is_of_few_trainings():
     config = compare_session.fewer(compare.Config(quick=True))
     assert (config.seeds, config.lengths) == (2, (1, 2))

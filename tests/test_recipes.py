@@ -196,6 +196,29 @@ def test_the_demo_shifts_by_less_than_it_is_told():
 # --- the README -------------------------------------------------------------------------------------------------
 
 
+COMMANDS = (["reproduce", "ising", "--quick"], ["train", "mnist"], ["sample", "nowhere"], ["demo", "--quick"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_is_no_folder_for_results(command, tmp_path, capsys):
+    """Which is said before anything is read or learned."""
+    (tmp_path / "taken").write_text("mine")
+    for out in (tmp_path / "taken", tmp_path / "taken" / "deeper"):
+        with pytest.raises(SystemExit, match=r"--out .*taken.* cannot be written: .*taken is a file"):
+            cli.main([*command, "--out", str(out)])
+    assert (tmp_path / "taken").read_text() == "mine" and not capsys.readouterr().out
+
+
+def test_a_table_has_a_file_and_a_folder_around_it(tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(SystemExit, match=r"--out .* is a folder: give the name of a table, such as .*decisions\.csv"):
+        cli.main(["classify", "nowhere", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"cannot be written: .*taken is a file"):
+        cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken" / "a.csv")])
+    with pytest.raises(SystemExit, match="nowhere"):  # a table that is there already is written again
+        cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken")])
+
+
 def test_the_program_in_the_readme_runs(tmp_path):
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     lines = [line for line in program.splitlines() if line.strip() and not line.strip().startswith("#")]

@@ -91,10 +91,25 @@ def main(arguments: list[str] | None = None) -> None:
 def _carry_out(command) -> None:
     if isinstance(command, List):
         _list()
-    elif type(command) in USES:
-        print(USES[type(command)](command))
+        return
+    config = command.recipe if isinstance(command, Reproduce) else command
+    _check_place(config)
+    if type(config) in USES:
+        print(USES[type(config)](config))
     else:
-        _run(command.recipe if isinstance(command, Reproduce) else command)
+        _run(config)
+
+
+def _check_place(config) -> None:
+    """What will be written has a place, which is said before any work is done for it."""
+    out = config.folder if isinstance(config, use.Train) else config.out
+    table = isinstance(config, use.Classify)
+    if table and out.is_dir():
+        raise InputError(f"--out {out} is a folder: give the name of a table, such as {out / 'decisions.csv'}")
+    folder = out.parent if table else out
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise InputError(f"--out {out} cannot be written: {there} is a file")
 
 
 def _list() -> None:
@@ -105,9 +120,6 @@ def _list() -> None:
 
 def _run(config) -> None:
     recipe = next(r for r in RECIPES.values() if isinstance(config, r.Config))
-    there = next(path for path in (config.out, *config.out.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise InputError(f"--out {config.out} cannot be made: {there} is a file")
     outcome = recipe.main(config)
     outcome.show()
     print(f"report:  {config.out / 'report.html'}\nresults: {config.out / 'results.json'}")

@@ -98,7 +98,7 @@ def heading(config: Config, found: dict[Run, dict]) -> str:
         f"{len(ways)} way{'s' * (len(ways) > 1)}: {', '.join(ways)}; {seeds}. "
         f"Trained and measured on {', '.join(sorted(where))}."
     )
-    return text + (" A quick run: nothing here is learned." if config.quick else "")
+    return text + (" A quick run: nothing is learned, and chains are shorter than it says." if config.quick else "")
 
 
 def floors_of(session: Session) -> list[Metric]:
