@@ -28,15 +28,16 @@ import torch
 import tyro
 
 import paracond as pc
-from paracond.recipes import compare, images_report
-from paracond.recipes import compare_measures as measures
-from paracond.recipes.compare_found import examples, measured
-from paracond.recipes.compare_model import FACES, Design
-from paracond.recipes.compare_session import Session, open_session
-from paracond.recipes.compare_table import Run
-from paracond.report import png
-from paracond.results import origin
-from paracond.state import take
+from paracond.data import take
+from paracond.experiments.common.report import png
+from paracond.experiments.common.results import origin
+from paracond.experiments.comparison import experiment as compare
+from paracond.experiments.comparison import measures
+from paracond.experiments.comparison.found import examples, measured
+from paracond.experiments.comparison.model import FACES, Design
+from paracond.experiments.comparison.session import Session, open_session
+from paracond.experiments.comparison.table import Run
+from paracond.experiments.images import report as images_report
 
 
 @dataclass(frozen=True)

@@ -27,17 +27,15 @@ import torch
 import tyro
 
 import paracond as pc
-from paracond.metrics import accuracy
-from paracond.recipes import faces_baselines as baselines
-from paracond.recipes import faces_measures as measures
-from paracond.recipes import faces_report as pictures
-from paracond.recipes import faces_tasks as tasks
-from paracond.recipes.faces_directions import attribute_accuracy, whole_f1
-from paracond.recipes.faces_model import BEST, Design, finished, make_learner, small
-from paracond.recipes.faces_session import Config as FacesConfig
-from paracond.recipes.faces_session import Session, open_session
-from paracond.report import png
-from paracond.results import commit, hardware
+from paracond.experiments.common.report import png
+from paracond.experiments.common.results import commit, hardware
+from paracond.experiments.faces import baselines, measures, tasks
+from paracond.experiments.faces import report as pictures
+from paracond.experiments.faces.directions import attribute_accuracy, whole_f1
+from paracond.experiments.faces.model import BEST, Design, finished, make_learner, small
+from paracond.experiments.faces.session import Config as FacesConfig
+from paracond.experiments.faces.session import Session, open_session
+from paracond.metrics.fid import accuracy
 
 SEVERAL = 5000  # images for a FID
 

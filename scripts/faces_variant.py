@@ -17,11 +17,11 @@ from pathlib import Path
 
 import tyro
 
-from paracond.recipes import faces_variants as variants
-from paracond.recipes.faces_model import BEST, PAPER, small
-from paracond.recipes.faces_session import Config as FacesConfig
-from paracond.recipes.faces_session import open_session
-from paracond.state import InputError
+from paracond.data import InputError
+from paracond.experiments.faces import variants
+from paracond.experiments.faces.model import BEST, PAPER, small
+from paracond.experiments.faces.session import Config as FacesConfig
+from paracond.experiments.faces.session import open_session
 
 SIDES = {side.name: side for pair in variants.PAIRS.values() for side in pair} | {"paper": variants.Variant("paper")}
 

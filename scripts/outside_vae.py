@@ -30,8 +30,8 @@ from pythae.models import VAE, VAEConfig
 from torch import Tensor
 
 import paracond as pc
-from paracond import directed
-from paracond.results import origin, plain
+from paracond.baselines import directed
+from paracond.experiments.common.results import origin, plain
 
 PIXELS = 784
 

@@ -1,11 +1,16 @@
 """What `test_before` compares: losses of small trainings, and answers of the models that are shipped."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
 import paracond as pc
-from paracond.recipes import compare_model, demo, faces_model, images, ising
+from paracond.experiments import ising
+from paracond.experiments.comparison import model as compare_model
+from paracond.experiments.digits import experiment as demo
+from paracond.experiments.faces import model as faces_model
+from paracond.experiments.images import model as images
 
 MODELS = Path(__file__).parents[1] / "models"
 
@@ -20,7 +25,7 @@ def losses(learner, steps):
 class Recorded(pc.Learner):
     """A learner that keeps its losses, for programs that call `fit`."""
 
-    kept: list = []
+    kept: ClassVar[list] = []
 
     def step(self):
         info = super().step()

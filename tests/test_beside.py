@@ -28,7 +28,7 @@ def networks_learner(**options):
     torch.manual_seed(0)
     variables = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(3), "z": pc.Binary(4)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    start = pc.networks.components(variables, "x", ["c"], 2)
+    start = pc.initializers.components(variables, "x", ["c"], 2)
     parts = {n: pc.Conditional(f, networks[n], start if n == "x" else None) for n, f in variables.items()}
     generator = torch.Generator().manual_seed(1)
     state = {"x": torch.rand(64, 3, generator=generator), "c": torch.randint(3, (64,), generator=generator)}

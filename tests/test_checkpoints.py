@@ -12,7 +12,9 @@ from helpers import random_tables, still, table_model
 from torch import nn
 
 import paracond as pc
-from paracond import checkpoints, progress, storage
+from paracond import serialization as storage
+from paracond.runtime import progress
+from paracond.training import checkpoints
 
 VARIABLES = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(3), "z": pc.Binary(4)}
 STALE = (
@@ -49,7 +51,7 @@ def make(seed=0, hidden=8, batch_size=16, rows=64, hidden_labels=0.5, variables=
     torch.manual_seed(seed)
     networks = {n: pc.networks.mlp(variables, n, hidden=hidden) for n in variables}
     networks["c"] = Dropping(7, 3)
-    starts = {"x": pc.networks.components(variables, "x", ["c"], 2)} if begins else {}
+    starts = {"x": pc.initializers.components(variables, "x", ["c"], 2)} if begins else {}
     conditionals = {n: pc.Conditional(variables[n], network, starts.get(n)) for n, network in networks.items()}
     model = pc.JointModel(conditionals)
     schedules = {

@@ -11,13 +11,19 @@ import torch
 from test_images import write_idx
 
 import paracond as pc
-from paracond import cli, directed
-from paracond.metrics import Extractor
-from paracond.priors import Fixed, Vamp
-from paracond.recipes import compare, compare_found, compare_model, compare_report, compare_session, compare_table
-from paracond.recipes import compare_measures as measures
-from paracond.recipes.compare_model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
-from paracond.recipes.compare_table import Run
+from paracond.baselines import directed
+from paracond.baselines.priors import Fixed, Vamp
+from paracond.cli import main as cli
+from paracond.experiments.comparison import experiment as compare
+from paracond.experiments.comparison import found as compare_found
+from paracond.experiments.comparison import measures
+from paracond.experiments.comparison import model as compare_model
+from paracond.experiments.comparison import report as compare_report
+from paracond.experiments.comparison import session as compare_session
+from paracond.experiments.comparison import table as compare_table
+from paracond.experiments.comparison.model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
+from paracond.experiments.comparison.table import Run
+from paracond.metrics.fid import Extractor
 
 
 def bits_model(scale=0.5, seed=0):

@@ -12,7 +12,8 @@ from helpers import assert_mean
 from torch import nn
 
 import paracond as pc
-from paracond import exact, harmoniums
+from paracond import exact
+from paracond.baselines import harmonium as harmoniums
 from paracond.distributions import Gaussian
 
 MIXED = torch.tensor([1.0, 0.0])
@@ -110,7 +111,7 @@ def test_rules_add_no_parameters():
 def test_starts_travel_along():
     variables = {"x": pc.Real(3, scale=0.5), "c": pc.Categorical(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    start = pc.networks.components(variables, "x", ["c"], rank=2)
+    start = pc.initializers.components(variables, "x", ["c"], rank=2)
     model = pc.JointModel(
         {"x": pc.Conditional(variables["x"], networks["x"], start), "c": pc.Conditional(variables["c"], networks["c"])}
     )

@@ -7,7 +7,9 @@ import torch
 from helpers import assert_fits, assert_mean, still
 
 import paracond as pc
-from paracond import checkpoints, directed, estimators, known, priors
+from paracond.baselines import directed, estimators, priors
+from paracond.baselines import special_cases as known
+from paracond.training import checkpoints
 
 BITS = 3
 CLASSES = 2

@@ -15,11 +15,11 @@ import torch
 from helpers import THRESHOLD, assert_fits, random_joint, random_tables, sample, state_index, still, table_model
 
 import paracond as pc
-from paracond import engine as engine_module
 from paracond import exact
-from paracond.engine import Working
-from paracond.recipes.experiments import EXPERIMENTS
-from paracond.recipes.images import make_learner, small
+from paracond.experiments.images.model import make_learner, small
+from paracond.experiments.images.presets import EXPERIMENTS
+from paracond.runtime import engine as engine_module
+from paracond.runtime.engine import Working
 
 SHAPE = (2, 3, 2)
 gpu = pytest.mark.gpu

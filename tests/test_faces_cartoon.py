@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from paracond.datasets.faces import LABELS
-from paracond.recipes import faces_cartoon as cartoon
-from paracond.recipes.faces_tasks import mix
+from paracond.experiments.faces import cartoon
+from paracond.experiments.faces.tasks import mix
 
 SKIN, NOSE, HAIR, HAT = (LABELS.index(name) + 1 for name in ("skin", "nose", "hair", "hat"))
 

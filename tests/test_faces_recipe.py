@@ -11,11 +11,13 @@ from matplotlib import image
 from test_faces import write_npz
 
 import paracond as pc
-from paracond import cli
-from paracond.recipes import faces, faces_model, faces_variants
-from paracond.recipes import faces_tasks as tasks
-from paracond.recipes.faces_model import BEST, PAPER, finished, make_learner, make_model, small, variables_of
-from paracond.recipes.faces_session import few, set_apart
+from paracond.cli import main as cli
+from paracond.experiments.faces import experiment as faces
+from paracond.experiments.faces import model as faces_model
+from paracond.experiments.faces import tasks
+from paracond.experiments.faces import variants as faces_variants
+from paracond.experiments.faces.model import BEST, PAPER, finished, make_learner, make_model, small, variables_of
+from paracond.experiments.faces.session import few, set_apart
 
 NAMES = {
     *("training_minutes", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr"),

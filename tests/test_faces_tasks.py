@@ -9,11 +9,9 @@ import torch
 
 import paracond as pc
 from paracond.datasets.faces import LABELS
+from paracond.experiments.faces import baselines, measures, tasks
+from paracond.experiments.faces import report as pictures_of
 from paracond.networks import scene_network
-from paracond.recipes import faces_baselines as baselines
-from paracond.recipes import faces_measures as measures
-from paracond.recipes import faces_report as pictures_of
-from paracond.recipes import faces_tasks as tasks
 
 KINDS = {"masks": pc.Binary((18, 64, 64)), "labels": pc.Categorical(19, (64, 64))}
 QUICK = {"sweeps": 1, "chains": 2}

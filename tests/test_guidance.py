@@ -50,7 +50,7 @@ def test_the_mean_of_a_guided_gaussian():
 def test_no_weight_is_the_model_and_all_else_is_shared():
     torch.manual_seed(0)
     variables = {"x": pc.Real(2), "c": pc.Binary(3)}
-    start = pc.networks.components(variables, "x", ["c"], 1)
+    start = pc.initializers.components(variables, "x", ["c"], 1)
     networks = {name: pc.networks.mlp(variables, name) for name in variables}
     conditionals = {n: pc.Conditional(f, networks[n], start if n == "x" else None) for n, f in variables.items()}
     model = pc.JointModel(conditionals, {"x": 3.0, "c": 1.0})

@@ -8,8 +8,11 @@ from helpers import assert_fits, assert_mean, state_index
 from torch import nn
 
 import paracond as pc
-from paracond import exact, harmoniums, joint, storage
-from paracond.harmoniums import ContrastiveDivergence
+from paracond import exact
+from paracond import model as joint
+from paracond import serialization as storage
+from paracond.baselines import harmonium as harmoniums
+from paracond.baselines.harmonium import ContrastiveDivergence
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
 FINITE = [
@@ -326,7 +329,7 @@ def test_the_general_learner_learns_a_harmonium_too():
 
 
 def test_digits_are_learned_as_well_as_by_scikit_learn():
-    from paracond.recipes.rbm import compare_with_sklearn
+    from paracond.experiments.detailed_balance.rbm import compare_with_sklearn
 
     train, test = (pc.datasets.digits(split).state["x"] > 0.5 for split in ("train", "test"))
     found = compare_with_sklearn(train.float(), test.float(), hidden=64, batch_size=20, passes=30)

@@ -15,9 +15,14 @@ from helpers import assert_fits, assert_mean
 from matplotlib import image
 
 import paracond as pc
-from paracond import augment, cli, exact
+from paracond import exact
+from paracond.cli import main as cli
+from paracond.experiments.common import timing
+from paracond.experiments.images import experiment as images_experiment
+from paracond.experiments.images import fashion, levers, mnist
+from paracond.experiments.images import model as images
 from paracond.networks import image_network
-from paracond.recipes import fashion, images, images_experiment, levers, mnist, timing
+from paracond.training import augment
 
 KINDS = ("plain", "residual")
 
@@ -268,7 +273,7 @@ def test_a_jittered_network_sees_moved_images_while_it_learns():
 
 def test_a_binary_start_draws_zeros_and_ones():
     variables = {"x": pc.Binary((1, 2, 2)), "c": pc.Categorical(2)}
-    start = pc.networks.components(variables, "x", ["c"], rank=1)
+    start = pc.initializers.components(variables, "x", ["c"], rank=1)
     start.means.data[1:] = torch.tensor([[0.0], [1.0]])
     drawn = start.sample({"c": torch.eye(2).repeat(2000, 1)}, torch.Generator().manual_seed(0), 4000)
     assert set(drawn.unique().tolist()) == {0.0, 1.0} and drawn.shape == (4000, 1, 2, 2)
@@ -393,7 +398,7 @@ def folder(tmp_path, monkeypatch):
         unchecked = lambda split, folder=None, load=load: load(split, folder=folder, verify=False)  # noqa: E731
         changed = images_experiment.replace(module.EXPERIMENT, load=unchecked)
         monkeypatch.setattr(module, "EXPERIMENT", changed)
-    from paracond.recipes import use
+    from paracond.cli import commands as use
 
     monkeypatch.setitem(use.EXPERIMENTS, "mnist", mnist.EXPERIMENT)
     monkeypatch.setitem(use.EXPERIMENTS, "fashion", fashion.EXPERIMENT)
@@ -586,7 +591,8 @@ def test_levers_are_tried_one_at_a_time(folder, monkeypatch, capsys):
 
 def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatch):
     tiny = images.small(mnist.EXPERIMENT.presets["best"])
-    from paracond.recipes import use, use_pictures
+    from paracond.cli import commands as use
+    from paracond.cli import pictures as use_pictures
 
     monkeypatch.setitem(use.EXPERIMENTS, "mnist", images_experiment.replace(mnist.EXPERIMENT, presets={"best": tiny}))
     out = folder / "run"

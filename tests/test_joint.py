@@ -9,8 +9,9 @@ from helpers import assert_fits, assert_mean
 from torch import nn
 
 import paracond as pc
-from paracond import joint, storage
-from paracond.networks.starts import _distinct
+from paracond import model as joint
+from paracond import serialization as storage
+from paracond.initializers.pca import _distinct
 
 VARIABLES = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(4), "z": pc.Binary((2, 2)), "r": pc.Real(())}
 
@@ -38,7 +39,7 @@ def with_start(seed=0):
     torch.manual_seed(seed)
     variables = {"x": pc.Real(3, scale=0.5), "c": pc.Categorical(2), "z": pc.Binary(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    start = pc.networks.components(variables, "x", ["c"], rank=2)
+    start = pc.initializers.components(variables, "x", ["c"], rank=2)
     for parameter in start.parameters():
         parameter.data = torch.randn_like(parameter) / 2
     start.log_sigma.data.fill_(-0.05)
@@ -124,8 +125,8 @@ def in_turn(seed=0):
     variables = {"x": pc.Real(3, scale=0.5), "g": pc.Real(2, scale=0.5), "z": pc.Binary(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
     starts = {
-        "x": pc.networks.components(variables, "x", ["g"], rank=2),
-        "g": pc.networks.components(variables, "g", [], rank=1),
+        "x": pc.initializers.components(variables, "x", ["g"], rank=2),
+        "g": pc.initializers.components(variables, "g", [], rank=1),
     }
     for start in starts.values():
         for parameter in start.parameters():
@@ -183,7 +184,7 @@ def two_starts():
     """x and y both have a start that reads c: x knows it for sure, y a little."""
     variables = {"x": pc.Real(2, scale=0.5), "y": pc.Real(2, scale=0.5), "c": pc.Categorical(3), "z": pc.Binary(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    starts = {n: pc.networks.components(variables, n, ["c"], rank=1) for n in "xy"}
+    starts = {n: pc.initializers.components(variables, n, ["c"], rank=1) for n in "xy"}
     for name, size in (("x", 2.0), ("y", 0.1)):
         starts[name].means.data[1:] = size * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
         starts[name].directions.data.zero_()
@@ -247,13 +248,13 @@ def test_starts_are_saved(tmp_path):
 def test_what_a_start_cannot_be():
     variables = {"x": pc.Real(3), "c": pc.Categorical(2)}
     with pytest.raises(pc.InputError, match="components are for Real and Binary groups; 'c' is Categorical"):
-        pc.networks.components(variables, "c", ["x"])
+        pc.initializers.components(variables, "c", ["x"])
     with pytest.raises(pc.InputError, match="'q' is none of the variables"):
-        pc.networks.components(VARIABLES, "q", ["c"])
-    with pytest.raises(pc.InputError, match=r"a start is a module like networks\.components, found str"):
+        pc.initializers.components(VARIABLES, "q", ["c"])
+    with pytest.raises(pc.InputError, match=r"a start is a module like initializers\.components, found str"):
         pc.Conditional(pc.Real(3), nn.Identity(), "start")
     with pytest.raises(pc.InputError, match="the start of 'x' must read other groups, found q"):
-        pc.networks.components(variables, "x", ["q"])
+        pc.initializers.components(variables, "x", ["q"])
 
 
 def test_alpha_is_uniform_or_normalised():
@@ -471,7 +472,7 @@ def test_starts_are_drawn_after_what_they_read():
     c = torch.stack([both, both, (torch.rand(4000) < 0.5).float()], 1)  # two that are always equal
     x = 10 * c[:, :1] + 0.1 * torch.randn(4000, 2)
     variables = {"x": pc.Real(2), "c": pc.Binary(3)}
-    starts = {n: pc.networks.components(variables, n, reads, 2) for n, reads in (("x", ["c"]), ("c", []))}
+    starts = {n: pc.initializers.components(variables, n, reads, 2) for n, reads in (("x", ["c"]), ("c", []))}
     networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
     model = pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables})
     model.fit_starts(pc.Data({"x": x, "c": c}))
@@ -489,11 +490,11 @@ def test_a_copy_may_begin_elsewhere():
     """Another start of one group, fitted alone: the rest is that of the model, which stays as it was."""
     torch.manual_seed(0)
     variables = {"x": pc.Real(2), "c": pc.Binary(2)}
-    starts = {n: pc.networks.components(variables, n, [], 1) for n in variables}
+    starts = {n: pc.initializers.components(variables, n, [], 1) for n in variables}
     networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
     model = pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).double()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    other = model.with_start("x", pc.networks.components(variables, "x", ["c"], 1, redundancy=3.0))
+    other = model.with_start("x", pc.initializers.components(variables, "x", ["c"], 1, redundancy=3.0))
     c = (torch.rand(500, 2) < 0.5).double()
     other.fit_starts(pc.Data({"x": 10 * c, "c": c}), names=["x"])
     assert other.start_reads("x") == ("c",) and model.start_reads("x") == ()
@@ -620,11 +621,11 @@ def test_input_noise_is_for_learning_only():
     assert noisy.config["noise"] == 0.5
 
 
-def fitted(rows: int = 500, **options) -> pc.networks.Components:
+def fitted(rows: int = 500, **options) -> pc.initializers.Components:
     torch.manual_seed(0)
     u = torch.randn(rows, 2)
     x = u @ torch.tensor([[1.0, 0.5, 0.0, 0.2], [0.0, 1.0, -1.0, 0.3]]) + 0.3 * torch.randn(rows, 4)
-    start = pc.networks.components({"x": pc.Real(4)}, "x", [], 2, **options)
+    start = pc.initializers.components({"x": pc.Real(4)}, "x", [], 2, **options)
     start.fit(x, {}, torch.Generator().manual_seed(0))
     return start
 
@@ -632,7 +633,7 @@ def fitted(rows: int = 500, **options) -> pc.networks.Components:
 def test_coordinates_that_say_the_same_count_as_one():
     """If every coordinate is there three times over, error and all, a redundancy of three gives the law of one each."""
     once = fitted()
-    thrice = pc.networks.components({"x": pc.Real(12)}, "x", [], 2, redundancy=3.0)
+    thrice = pc.initializers.components({"x": pc.Real(12)}, "x", [], 2, redundancy=3.0)
     with torch.no_grad():
         thrice.directions.copy_(once.directions.repeat(1, 3))
         thrice.means.copy_(once.means.repeat(1, 3))
@@ -646,7 +647,7 @@ def test_coordinates_that_say_the_same_count_as_one():
         thrice.evidence({}, thrice.known(x.repeat(1, 3), mask.repeat(1, 3))), once.evidence({}, once.known(x, mask))
     )
     with pytest.raises(pc.InputError, match="redundancy must be at least 1"):
-        pc.networks.components({"x": pc.Real(4)}, "x", [], 2, redundancy=0.5)
+        pc.initializers.components({"x": pc.Real(4)}, "x", [], 2, redundancy=0.5)
 
 
 def test_rows_with_the_same_mask_are_worked_out_once():
@@ -682,7 +683,7 @@ def banded(rows=400, band=3, rank=5, **options):
     g = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
     x = x + (g @ torch.randn(3, 96, generator=generator, dtype=torch.float64)).view_as(x)
     variables = {"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}
-    start = pc.networks.components(variables, "x", ["g"], rank, band=band, **options).double()
+    start = pc.initializers.components(variables, "x", ["g"], rank, band=band, **options).double()
     start.fit(x, {"g": g}, generator, passes=200)
     return start, x, g
 
@@ -725,7 +726,7 @@ def test_a_start_with_a_band_is_the_best_in_it(band):
 def test_a_start_with_a_band_is_asked_in_pixels():
     """What is seen, and draws, are as those of the start that has the same mean and directions in full."""
     start, x, g = banded()
-    full = pc.networks.components({"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}, "x", ["g"], 5).double()
+    full = pc.initializers.components({"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}, "x", ["g"], 5).double()
     with torch.no_grad():
         full.means.copy_(start._whole(start.means))
         full.directions.copy_(start._whole(start.directions))
@@ -753,6 +754,6 @@ def test_a_band_is_saved_and_checked(tmp_path):
     torch.testing.assert_close(found._whole(found.directions), start._whole(start.directions))
     for shape, band in ((4, 2), ((2, 6, 8), 7), ((2, 6, 8), 0)):
         with pytest.raises(pc.InputError, match=r"a band is for images"):
-            pc.networks.components({"x": pc.Real(shape)}, "x", [], 2, band=band)
+            pc.initializers.components({"x": pc.Real(shape)}, "x", [], 2, band=band)
     with pytest.raises(pc.InputError, match=r"9 directions are more than the 8 coefficients"):
-        pc.networks.components({"x": pc.Real((2, 6, 8))}, "x", [], 9, band=2)
+        pc.initializers.components({"x": pc.Real((2, 6, 8))}, "x", [], 9, band=2)

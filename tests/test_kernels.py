@@ -9,8 +9,9 @@ import torch
 from helpers import assert_fits, assert_mean, random_joint, random_tables, still, table_model
 
 import paracond as pc
-from paracond import exact, noise
-from paracond.kernels import FactorKernel, JointKernel, Kernel, KernelLearner, LogLinear, objective, sequence
+from paracond import exact
+from paracond.theory import noise_kernels as noise
+from paracond.theory.kernels import FactorKernel, JointKernel, Kernel, KernelLearner, LogLinear, objective, sequence
 
 BITS = 3
 STATES = pc.Binary(BITS).values().double()

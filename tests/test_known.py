@@ -5,9 +5,10 @@ import torch
 from helpers import assert_mean, random_joint, random_tables, still, table_model
 
 import paracond as pc
-from paracond import exact, known
-from paracond.kernels import FactorKernel
-from paracond.noise import Flips
+from paracond import exact
+from paracond.baselines import special_cases as known
+from paracond.theory.kernels import FactorKernel
+from paracond.theory.noise_kernels import Flips
 
 SHAPE = (3, 4)
 

@@ -6,7 +6,7 @@ from helpers import random_joint, random_tables, table_model
 from test_learner import SHAPE, sample, still
 
 import paracond as pc
-from paracond.holds import AroundASquare
+from paracond.training.holds import AroundASquare
 
 
 def test_rows_that_last_are_replaced_less_often_and_the_mean_length_stays():

@@ -627,7 +627,7 @@ def test_a_start_learns_the_principal_components():
     for begins in (True, False):
         torch.manual_seed(1)
         networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-        start = pc.networks.components(variables, "x", ["c"], rank) if begins else None
+        start = pc.initializers.components(variables, "x", ["c"], rank) if begins else None
         x_given_c = pc.Conditional(variables["x"], networks["x"], start)
         model = pc.JointModel({"x": x_given_c, "c": pc.Conditional(variables["c"], networks["c"])})
         options = {"batch_size": rows, "average": 0.9, "learning_rate": pc.schedules.cosine(0.03, 1e-4, 1500)}
@@ -654,7 +654,7 @@ def test_a_start_is_fitted_exactly(size):
     x = torch.randn(rows, rank, generator=generator) @ directions + 0.2 * torch.randn(rows, size, generator=generator)
     x = (x + c[:, None]).double()
     variables = {"x": pc.Real(size), "c": pc.Categorical(3)}
-    start = pc.networks.components(variables, "x", ["c"], rank)
+    start = pc.initializers.components(variables, "x", ["c"], rank)
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
     conditionals = {n: pc.Conditional(variables[n], networks[n], start if n == "x" else None) for n in variables}
     model = pc.JointModel(conditionals).double()

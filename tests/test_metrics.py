@@ -15,9 +15,9 @@ import sklearn.metrics
 import torch
 from torch import nn
 
-from paracond import metrics
-from paracond.metrics import FID, Extractor, Statistics, frechet_distance
-from paracond.state import InputError
+from paracond.data import InputError
+from paracond.metrics import fid as metrics
+from paracond.metrics.fid import FID, Extractor, Statistics, frechet_distance
 
 FASHION = Path(__file__).parents[2] / "shared/data/fashion"
 

@@ -292,7 +292,7 @@ def two_modes():
         def forward(self, others):
             return torch.stack([0 * others["c"][:, 0], 3 * (others["c"][:, 0] - others["c"][:, 1])], 1)
 
-    start = pc.networks.components(variables, "x", ["c"], rank=1)
+    start = pc.initializers.components(variables, "x", ["c"], rank=1)
     start.means.data[1:] = torch.tensor([[2.0, 3.0], [-2.0, -3.0]])
     start.directions.data.zero_()
     return pc.JointModel(
@@ -344,7 +344,7 @@ def test_nothing_given_in_no_rows():
 @pytest.mark.parametrize("given", ["x", "c"])
 def test_many_rows_are_asked_in_parts(given, device, monkeypatch):
     """The same answers: exactly where the conditional itself is the answer, in law where chains run."""
-    from paracond import queries
+    from paracond import inference as queries
 
     variables = {"x": pc.Real(2, scale=0.5), "c": pc.Categorical(3), "z": pc.Binary(2)}
     torch.manual_seed(0)

@@ -17,10 +17,14 @@ import torch
 from helpers import SIGMAS, assert_fits
 
 import paracond as pc
-from paracond import cli, exact
-from paracond.noise import Flips
-from paracond.recipes import chain_length, demo, ising, rbm
-from paracond.results import Metric, Outcome, commit
+from paracond import exact
+from paracond.cli import main as cli
+from paracond.experiments import ising
+from paracond.experiments.common.results import Metric, Outcome, commit
+from paracond.experiments.detailed_balance import experiment as chain_length
+from paracond.experiments.detailed_balance import rbm
+from paracond.experiments.digits import experiment as demo
+from paracond.theory.noise_kernels import Flips
 
 ROOT = Path(__file__).parents[1]
 FIELDS = {"experiment", "command", "commit", "hardware", "seconds", "metrics"}

@@ -8,7 +8,7 @@ import torch
 from helpers import DEVICES, assert_mean, still
 
 import paracond as pc
-from paracond.holds import AroundASquare
+from paracond.training.holds import AroundASquare
 
 SQUARE = AroundASquare(4, 2, 2)
 VARIABLES = {"x": pc.Real((1, 4, 4), scale=0.5), "c": pc.Binary(2)}
@@ -17,7 +17,7 @@ VARIABLES = {"x": pc.Real((1, 4, 4), scale=0.5), "c": pc.Binary(2)}
 def begun_model(redundancy=1.0, seed=0):
     torch.manual_seed(seed)
     networks = {name: pc.networks.mlp(VARIABLES, name, hidden=8) for name in VARIABLES}
-    start = pc.networks.components(VARIABLES, "x", ["c"], 3, redundancy=redundancy)
+    start = pc.initializers.components(VARIABLES, "x", ["c"], 3, redundancy=redundancy)
     with torch.no_grad():
         start.means.normal_()
     starts = {"x": start}

@@ -4,35 +4,28 @@ A joint model is a set of named conditionals; learning and every kind of inferen
 some coordinates clamped.
 """
 
-from paracond import (
-    datasets,
-    diagnostics,
-    directed,
-    exact,
-    harmoniums,
-    holds,
-    kernels,
-    known,
-    networks,
-    noise,
-    observers,
-    schedules,
-)
+from paracond import datasets, diagnostics, exact, initializers, networks, observers
+from paracond.baselines import directed
+from paracond.baselines import harmonium as harmoniums
+from paracond.baselines import special_cases as known
+from paracond.baselines.directed import VAE, Symmetric
 from paracond.chain import Chain
 from paracond.compose import Pinned, Summing, compose
-from paracond.conditionals import Conditional
-from paracond.directed import VAE, Symmetric
+from paracond.conditional import Conditional
+from paracond.data import Data, InputError, Mask, Observed, State
 from paracond.distributions import Distribution
-from paracond.engine import Engine
 from paracond.families import Binary, Categorical, Family, Real
-from paracond.faults import NonFiniteError
 from paracond.guidance import edited, guided
-from paracond.joint import Condition, JointModel
-from paracond.lasting import Lasting
-from paracond.learner import Learner
-from paracond.queries import Answer, NotMixedWarning, impute, query, sample
-from paracond.restarts import Restart
-from paracond.state import Data, InputError, Mask, Observed, State
+from paracond.inference import Answer, NotMixedWarning, impute, query, sample
+from paracond.model import Condition, JointModel
+from paracond.runtime.engine import Engine
+from paracond.runtime.nonfinite import NonFiniteError
+from paracond.theory import kernels
+from paracond.theory import noise_kernels as noise
+from paracond.training import holds, schedules
+from paracond.training.learner import Learner
+from paracond.training.restarts import Restart
+from paracond.training.slow_rows import Lasting
 
 __version__ = "0.1.0"
 
@@ -72,6 +65,7 @@ __all__ = [
     "harmoniums",
     "holds",
     "impute",
+    "initializers",
     "kernels",
     "known",
     "networks",

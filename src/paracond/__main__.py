@@ -1,5 +1,5 @@
 """`python -m paracond` is the command line."""
 
-from paracond.cli import main
+from paracond.cli.main import main
 
 main()

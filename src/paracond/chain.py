@@ -24,11 +24,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from paracond.data import InputError, Mask, State, expand_mask, row_count, take
 from paracond.distributions import Distribution
-from paracond.engine import Engine, Loose
-from paracond.joint import JointModel
-from paracond.progress import track
-from paracond.state import InputError, Mask, State, expand_mask, row_count, take
+from paracond.model import JointModel
+from paracond.runtime.engine import Engine, Loose
+from paracond.runtime.progress import track
 
 SCANS = ("random", "no-repeat", "systematic")
 VALUES = 2**25  # of one group, in all rows that run at a time: networks take up to some hundred times the memory

@@ -42,11 +42,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from paracond.conditionals import Conditional
+from paracond.conditional import Conditional
+from paracond.data import InputError, State
 from paracond.distributions import Distribution, Gaussian
 from paracond.families import Family
-from paracond.joint import Condition, JointModel
-from paracond.state import InputError, State
+from paracond.model import Condition, JointModel
 
 Law = Callable[[str], Distribution]
 Rule = Callable[[Law, State], Distribution]

@@ -30,11 +30,11 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Chain, Move, redraw
+from paracond.data import Data, InputError, Mask, State, row_count
 from paracond.distributions import Distribution
 from paracond.families import Categorical
-from paracond.joint import JointModel
-from paracond.queries import Diagnostics, query
-from paracond.state import Data, InputError, Mask, State, row_count
+from paracond.inference import Diagnostics, query
+from paracond.model import JointModel
 
 ACTIVE = 0.02  # nats
 

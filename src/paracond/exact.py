@@ -28,8 +28,8 @@ import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
-from paracond.joint import JointModel
-from paracond.state import InputError, Observed, State
+from paracond.data import InputError, Observed, State
+from paracond.model import JointModel
 
 DENSE = 1024  # up to this many states, linear algebra is dense
 CHUNK = 16384  # states per forward pass when tables are made

@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from paracond.data import InputError
 from paracond.distributions import LOG_2PI, Bernoulli, Distribution, Gaussian, Softmax
-from paracond.state import InputError
-from paracond.storage import class_named
+from paracond.serialization import class_named
 
 Shape = tuple[int, ...]
 # Adam moves every parameter by about its learning rate per update, whatever it means. A sigma has nats to go, alone;

@@ -35,12 +35,11 @@ import torch
 from torch import Tensor, nn
 
 from paracond.chain import Chain
-from paracond.conditionals import Conditional
-from paracond.engine import Engine
+from paracond.conditional import Conditional
+from paracond.data import InputError, Observed, State, at_least, row_count, take, wide
 from paracond.families import Binary, Real
-from paracond.holds import wide
-from paracond.joint import Condition, JointModel
-from paracond.state import InputError, Observed, State, at_least, row_count, take
+from paracond.model import Condition, JointModel
+from paracond.runtime.engine import Engine
 
 WEIGHT, SWEEPS = 15.0, 30  # of edits: what faces are told then shows in most of them (RESULTS)
 SURE = 0.05  # the doubt with which a row of an edit is done

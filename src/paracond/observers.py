@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Move
+from paracond.data import InputError
 from paracond.families import Family
-from paracond.state import InputError
 
 KNOWN = 0.005  # standard error of a probability that needs no more draws
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
+from paracond.data import Data, InputError
 from paracond.datasets.missing import hide as hide_values
-from paracond.state import Data, InputError
 
 
 def digits(split: str = "train", hide: Mapping[str, float] | None = None, seed: int = 0) -> Data:

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 
+from paracond.data import Data, InputError
 from paracond.datasets.images import ENVIRONMENT
-from paracond.progress import track
-from paracond.state import Data, InputError
+from paracond.runtime.progress import track
 
 SIZE = 64
 FILE = "faces64.npz"

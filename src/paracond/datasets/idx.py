@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paracond.state import InputError
+from paracond.data import InputError
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 MAX_AXES = 64  # of tensors

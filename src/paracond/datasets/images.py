@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from paracond.data import Data, InputError
 from paracond.datasets import idx
 from paracond.datasets.missing import hide as hide_values
-from paracond.state import Data, InputError
 
 ENVIRONMENT = "PARACOND_DATA"
 CLASSES = 10

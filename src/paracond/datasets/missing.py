@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from paracond.state import Data, InputError
+from paracond.data import Data, InputError
 
 
 def hide(data: Data, fractions: Mapping[str, float], *, coordinates: bool = False, seed: int = 0) -> Data:

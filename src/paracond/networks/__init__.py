@@ -5,15 +5,13 @@ a saved model can be rebuilt from its JSON, by class name, without pickle.
 """
 
 from paracond.networks.base import Network, describe, rebuild
-from paracond.networks.images import ImageDecoder, ImageEncoder, image_network
+from paracond.networks.conv import ImageDecoder, ImageEncoder, image_network
 from paracond.networks.mlp import MLP, StackedMLP, mlp
 from paracond.networks.pyramid import Pyramid
-from paracond.networks.scenes import SceneEncoder, UNet, scene_network
-from paracond.networks.starts import Components, components
+from paracond.networks.unet import SceneEncoder, UNet, scene_network
 
 __all__ = [
     "MLP",
-    "Components",
     "ImageDecoder",
     "ImageEncoder",
     "Network",
@@ -21,7 +19,6 @@ __all__ = [
     "SceneEncoder",
     "StackedMLP",
     "UNet",
-    "components",
     "describe",
     "image_network",
     "mlp",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from paracond.state import InputError
-from paracond.storage import class_named
+from paracond.data import InputError
+from paracond.serialization import class_named
 
 
 class Network(nn.Module):

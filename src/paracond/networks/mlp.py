@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from paracond.data import InputError, at_least
 from paracond.families import Family
 from paracond.networks.base import Network
-from paracond.state import InputError, at_least
 
 ACTIVATIONS = {"silu": nn.SiLU, "relu": nn.ReLU, "tanh": nn.Tanh}
 

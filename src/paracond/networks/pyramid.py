@@ -29,9 +29,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paracond.data import InputError
 from paracond.networks.base import Network
-from paracond.networks.images import jittered
-from paracond.state import InputError
+from paracond.networks.conv import jittered
 
 LEVELS = 4
 FLAT = 64  # channels between the lowest resolution and a flat output

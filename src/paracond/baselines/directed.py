@@ -1,0 +1,318 @@
+"""Directed models p(z) p(x | z, c) with an encoder q(z | x, c), on the conditionals of a joint model (section 5.5).
+
+The prior p(z) is fixed, uniform for a Binary z and standard normal for a Real one, or for a `VAE` that of the codes of
+some examples (`priors`). Everything may be given conditions c.
+
+`VAE` (Kingma & Welling 2014) ascends, in both conditionals, the bound
+
+    log p(x | c) >= ELBO = E_q(z | x, c) log p(x | z, c) - KL(q(z | x, c) | p(z)),
+
+with KL in closed form where the prior is fixed, and the gradient of E_q log p(x | z, c) estimated (`estimators`).
+
+`Symmetric` equilibrium learning (Flach et al. 2024): decoder and encoder each ascend their own utility,
+
+    decoder: E_data(x, c) E_q(z | x, c) log p(x | z, c),      encoder: E_data(c) E_p(z) E_p(x | z, c) log q(z | x, c),
+
+and both log p(x | z, c) and log q(z | x, c) on pairs, where the data have z. Where no example has z, this is wake-sleep
+(Hinton et al. 1995) with a fixed prior: the first is the wake phase, the second the sleep phase.
+
+What either learns is a `JointModel` like any other. From it, images come in two ways: by a random code, z ~ p(z) and
+x ~ p(x | z, c) (`random_code`), and by the limit of the chain that alternates both conditionals (`queries.sample`).
+`known.symmetric_equilibrium` is the same game by Algorithm 1, which completes a batch of both kinds; here each
+conditional is asked only for what the other learns from, and the prior is drawn afresh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paracond.baselines.estimators import estimators_of
+from paracond.baselines.priors import Fixed, Prior, Vamp
+from paracond.data import Data, InputError, State, at_least, one_of, row_count, take
+from paracond.distributions import Distribution
+from paracond.families import Binary, Real
+from paracond.model import JointModel
+from paracond.runtime.engine import Engine
+from paracond.training.completion import Augment, Completion
+from paracond.training.trainer import Descent, Optimiser, Rate, adam
+
+# --- the prior --------------------------------------------------------------------------------------------------
+
+
+def prior_of(model: JointModel, latent: str, examples: Data | None) -> Prior:
+    """That of the codes of `examples`, or the fixed one."""
+    family = _latent_family(model, latent)
+    if examples is None:
+        return Fixed(family)
+    if not isinstance(examples, Data):
+        raise InputError(f"prior must be Data, examples whose codes are the prior, found {type(examples).__name__}")
+    x = next(name for name in _two_groups(model) if name != latent)
+    state, known = model.admit(examples.state, examples.mask)
+    if not bool(known[x].all()) or bool(known[latent].any()):
+        raise InputError(f"examples for a prior must have {x!r} everywhere, and lack {latent!r}")
+    return Vamp(state)
+
+
+@torch.no_grad()
+def random_code(
+    model: JointModel,
+    latent: str,
+    given: Mapping[str, Tensor],
+    *,
+    prior: Data | None = None,
+    rows: int = 1,
+    seed: int = 0,
+    chunk: int = 2000,
+) -> State:
+    """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the conditions c), or `rows`; `chunk` of
+    them at a time. `prior` is as in `VAE`."""
+    names = _two_groups(model)
+    one_of("the latent", latent, names)
+    for name in given:
+        model.check_names([name])
+        if name in names:
+            raise InputError(f"a random code draws {name!r}: only conditions can be given")
+    at_least({"rows": (rows, 1), "chunk": (chunk, 1)})
+    x = next(name for name in names if name != latent)
+    generator = model.generator(seed)
+    state, _ = model.admit(dict(given), rows=rows)
+    with model.asked():
+        codes = prior_of(model, latent, prior)
+        state[latent] = codes.sample(lambda examples: model(latent, examples), len(state[x]), generator, model.dtype)
+        parts = [slice(first, first + chunk) for first in range(0, len(state[x]), chunk)]
+        drawn = [model(x, take(state, part)).sample(generator) for part in parts]
+    return {**state, x: torch.cat(drawn)}
+
+
+def _two_groups(model: JointModel) -> tuple[str, ...]:
+    if not isinstance(model, JointModel) or len(model.names) != 2:
+        raise InputError("a directed model needs a JointModel of two groups with conditionals, and conditions if any")
+    return model.names
+
+
+def _latent_family(model: JointModel, name: str) -> Binary | Real:
+    """Whose `start` draws from the prior."""
+    family = model.variables[name]
+    if not isinstance(family, (Binary, Real)):
+        raise InputError(f"there is a prior for Binary and Real latents; {name!r} is {family}")
+    return family
+
+
+@torch.no_grad()
+def elbo(
+    model: JointModel, data: Data, *, prior: Data | None = None, draws: int = 1, seed: int = 0, chunk: int = 1000
+) -> Tensor:
+    """The ELBO of every example, `[rows]`, with expectations under q that are not in closed form averaged over `draws`
+    draws of z. `prior` is as in `VAE`."""
+    at_least({"draws": (draws, 1), "chunk": (chunk, 1)})
+    x, z = roles(model, data)
+    generator, found, codes = model.generator(seed), [], prior_of(model, z, prior)
+    with model.asked():
+        log_prior = codes.log_prob(lambda examples: model(z, examples))
+        for first in range(0, len(data), chunk):
+            part = data[first : first + chunk]
+            state, _ = model.admit(part.state, part.mask)
+            q = model(z, state)
+            drawn = [q.sample(generator) for _ in range(draws)]
+            scores = [model(x, {**state, z: code}).log_prob(state[x]) for code in drawn]
+            if log_prior is not None:
+                scores += [log_prior(code) for code in drawn]
+            found.append(torch.stack(scores).sum(0) / draws - codes.charge(q))
+    return torch.cat(found)
+
+
+def roles(model: JointModel, data: Data) -> tuple[str, str]:
+    """The names of x, which the data have everywhere, and of z, which they lack in all rows or in some."""
+    names = _two_groups(model)
+    if not isinstance(data, Data):
+        raise InputError(f"a directed model learns from Data(values, mask), found {type(data).__name__}")
+    known = {n: n in data.mask and bool(data.mask[n].all()) for n in names}
+    if sum(known.values()) != 1:
+        raise InputError(f"the data must have one of {', '.join(names)} everywhere and lack the other in places")
+    x, z = sorted(names, key=lambda name: not known[name])
+    _latent_family(model, z)
+    return x, z
+
+
+# --- learners ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Info:
+    """One update of both conditionals: their losses by name, means over the batch, as tensors.
+
+    `VAE`: -E_q log p(x | z, c) of x, and the divergence of z; they add up to -ELBO. (With a prior of examples
+    -E_q log p(z) counts with the former, and the latter is -H(q).) `Symmetric`: -log p(x | z, c) and
+    -log q(z | x, c), each on what it learns from."""
+
+    step: int
+    losses: dict[str, Tensor]
+
+
+class Directed(Descent[Info]):
+    """A learner of both conditionals at once, on fresh examples at every update. Options are those of `Learner`."""
+
+    def __init__(
+        self,
+        model: JointModel,
+        data: Data,
+        *,
+        batch_size: int = 256,
+        learning_rate: Rate | Mapping[str, Rate] | None = None,
+        optimiser: Optimiser = adam,
+        clip: float | None = None,
+        average: float = 0.999,
+        augment: Augment | None = None,
+        engine: str | Engine = "auto",
+        seed: int = 0,
+    ):
+        self.x, self.z = roles(model, data)
+        super().__init__(
+            model,
+            data,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            optimiser=optimiser,
+            clip=clip,
+            average=average,
+            engine=engine,
+            seed=seed,
+        )
+        if any(self.learns_start.values()):
+            raise InputError(f"a start does not learn in a {type(self).__name__}: call model.fit_starts(data) first")
+        how = self.working, self.engine, self.faults, self.generator, self.host
+        self.completion = Completion(model, data, batch_size, 0, augment, *how)
+        self.batch, self.family = self.completion.pool, _latent_family(model, self.z)
+        self.update = self.engine.program(self._update, self.generator)
+
+    def identity(self) -> dict[str, str]:
+        return {"method": type(self).__name__}
+
+    def step(self) -> Info:
+        """One update of both conditionals."""
+        self.faults.look()
+        self.completion.fill()
+        for name in self.model.names:
+            self._set_rates(name)
+        self.update()
+        for name in self.model.names:
+            self.updates[name] += 1
+        self.step_count += 1
+        return Info(self.step_count, {name: loss.clone() for name, loss in self.losses.items()})
+
+    def _update(self) -> None:
+        self.working.refresh()
+        terms = self._terms()
+        names = self.model.names
+        norms = self._gradients(terms[self.x] + terms[self.z], names)
+        checks = [self.faults.check(n, {"the loss": terms[n].detach(), "the gradient": norms[n]}) for n in names]
+        for name in names:  # all or none
+            self._descend(name, checks[-1])
+        with torch.no_grad():
+            for name, term in terms.items():
+                self.losses[name].copy_(term)
+            self.faults.clock.add_(1)
+
+    @abstractmethod
+    def _terms(self) -> dict[str, Tensor]:
+        """What to descend, as a sum of one mean over the batch for each conditional."""
+
+    def _given(self, name: str, state: State) -> Distribution:
+        with self.engine.precision():
+            return self.working.model(name, state)
+
+
+class VAE(Directed):
+    """`estimator` is that of the gradient under q (see `estimators`). If not given: that with the best ELBO.
+
+    `prior`: examples whose codes are the prior (`priors.Vamp`; a few hundred: all are encoded at every update). If not
+    given: the fixed one."""
+
+    def __init__(
+        self, model: JointModel, data: Data, *, estimator: str | None = None, prior: Data | None = None, **options
+    ):
+        super().__init__(model, data, **options)
+        allowed = estimators_of(self.family)
+        estimator = next(iter(allowed)) if estimator is None else estimator
+        if estimator not in allowed:
+            raise InputError(f"the estimator for {self.family} is one of {', '.join(allowed)}, found {estimator!r}")
+        if estimator == "exact" and self.engine.captures:
+            raise InputError('the estimator "exact" is for few bits, as an oracle: use engine="eager"')
+        if bool(self.completion.observed[self.z].any()):
+            raise InputError(f"{self.z!r} is observed in places: a VAE has no use for that, Symmetric has")
+        self.estimator, self.expectation = estimator, allowed[estimator]
+        self.prior = prior_of(model, self.z, prior)
+
+    def identity(self) -> dict[str, str]:
+        found = {**super().identity(), "estimator": self.estimator}
+        return found | {"prior": _digest(self.prior.examples)} if isinstance(self.prior, Vamp) else found
+
+    def _terms(self) -> dict[str, Tensor]:
+        q = self._given(self.z, self.batch)
+        log_prior = self.prior.log_prob(lambda examples: self._given(self.z, examples))
+
+        def scores(z: Tensor) -> Tensor:
+            return self._scores(z) if log_prior is None else self._scores(z) + log_prior(z)
+
+        expected = self.expectation(q, scores, self.generator)
+        return {self.x: -expected.mean(), self.z: self.prior.charge(q).mean()}
+
+    def _scores(self, z: Tensor) -> Tensor:
+        """log p(x | z, c), where z has every row of the batch once, or all of them several times."""
+        again = torch.arange(len(z), device=z.device) % self.batch_size
+        state = take(self.batch, again) if len(z) > self.batch_size else self.batch
+        return self._given(self.x, {**state, self.z: z}).log_prob(state[self.x])
+
+
+def _digest(examples: State) -> str:
+    found = hashlib.sha256()
+    for name in sorted(examples):
+        found.update(examples[name].cpu().numpy().tobytes())
+    return f"{row_count(examples)} examples ({found.hexdigest()[:12]})"
+
+
+class Symmetric(Directed):
+    """The two-player game; wake-sleep where the data never have z. `completed_by` is as in `Learner`: whether the
+    encoder that completes the data for the decoder is that of the "model" as it is, or of its "average"."""
+
+    def __init__(self, model: JointModel, data: Data, *, completed_by: str = "model", **options):
+        super().__init__(model, data, **options)
+        self.by = self._completing(completed_by)
+        self.completing = self._working_of(self.by)
+
+    def _terms(self) -> dict[str, Tensor]:
+        awake, asleep = self._awake(), self._asleep()
+        decoder = self._given(self.x, awake).log_prob(awake[self.x])
+        encoder = self._given(self.z, asleep).log_prob(asleep[self.z])
+        if self._has_pairs:  # these too, as many as there are
+            scores = self._given(self.z, awake).scores(awake[self.z])
+            encoder = encoder + (scores * self.completion.mask[self.z]).flatten(1).sum(1)
+        return {self.x: -decoder.mean(), self.z: -encoder.mean()}
+
+    @property
+    def _has_pairs(self) -> bool:
+        return self.completion.patterns.get(self.z, False) is not False
+
+    @torch.no_grad()
+    def _awake(self) -> State:
+        """The data, completed by the encoder."""
+        known = self.completion.mask[self.z] if self._has_pairs else None
+        if self.completing is not self.working:  # which is up to date
+            self.completing.refresh(self.by.conditional(self.z))
+        with self.engine.precision():
+            q = self.completing.model(self.z, self.batch)
+        z = q.redraw(self.batch[self.z], known, self.generator)
+        return {**self.batch, self.z: z}
+
+    @torch.no_grad()
+    def _asleep(self) -> State:
+        """The prior, completed by the decoder, given the data's conditions."""
+        z = self.family.start(self.batch_size, self.generator, self.model.dtype)
+        state = {**self.batch, self.z: z}
+        return {**state, self.x: self._given(self.x, state).sample(self.generator)}

@@ -1,0 +1,1 @@
+"""Section 5.2: the chain length drives a kernel to detailed balance."""

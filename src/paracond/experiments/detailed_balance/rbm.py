@@ -1,0 +1,118 @@
+"""A restricted Boltzmann machine beside scikit-learn's `BernoulliRBM`: the same units, batches, rate, passes and core.
+
+scikit-learn learns by persistent contrastive divergence with one sweep, without shuffling, so it is given the data in
+one random order. Both models are judged by the same exact measure, `harmoniums.pseudo_likelihood` on held-out data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+import paracond as pc
+from paracond.baselines import harmonium as harmoniums
+from paracond.data import at_least
+
+Result = TypeVar("Result")
+
+if TYPE_CHECKING:  # it takes long to import
+    from sklearn.neural_network import BernoulliRBM
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Seconds are per pass over the training data, the shortest of the repeats; pseudo-likelihoods are means over
+    held-out rows and coordinates, in nats."""
+
+    seconds: float
+    sklearn_seconds: float
+    pseudo_likelihood: float
+    sklearn_pseudo_likelihood: float
+    repeats: int = 1
+
+    @property
+    def ratio(self) -> float:
+        """Our time over scikit-learn's."""
+        return self.seconds / self.sklearn_seconds
+
+
+def compare_with_sklearn(
+    train: Tensor,
+    test: Tensor,
+    *,
+    hidden: int = 128,
+    batch_size: int = 100,
+    learning_rate: float = 0.2,
+    sklearn_rate: float | None = None,
+    passes: int = 3,
+    persistent: bool = False,
+    repeats: int = 1,
+    seed: int = 0,
+) -> Comparison:
+    """Learn binary data `[rows, ...]` with both, in turn, `repeats` times (with equal results), each on one core.
+
+    `sklearn_rate` is its learning rate where it does better with another than ours.
+    """
+    from sklearn.neural_network import BernoulliRBM
+
+    train, test = (data.reshape(len(data), -1).float() for data in (train, test))
+    theirs_at = learning_rate if sklearn_rate is None else sklearn_rate
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+    shuffled = train[order].numpy()
+    machine = BernoulliRBM(hidden, learning_rate=theirs_at, batch_size=batch_size, n_iter=passes, random_state=seed)
+    options = {"batch_size": batch_size, "learning_rate": learning_rate, "persistent": persistent}
+    learn = partial(_learn, train, hidden, passes, seed, options)
+    at_least({"repeats": (repeats, 1), "passes": (passes, 1)})
+    times, sklearn_times = [], []
+    with _one_core():
+        for _ in range(repeats):
+            taken, ours = _timed(learn)
+            times.append(taken / passes)
+            taken, _ = _timed(lambda: machine.fit(shuffled))
+            sklearn_times.append(taken / passes)
+        score, theirs = (float(harmoniums.pseudo_likelihood(m, test).mean()) for m in (ours, from_sklearn(machine)))
+    return Comparison(min(times), min(sklearn_times), score, theirs, repeats)
+
+
+def from_sklearn(machine: BernoulliRBM) -> pc.JointModel:
+    """scikit-learn's machine as ours."""
+    hidden, visible = machine.components_.shape
+    model = harmoniums.rbm(visible, hidden)
+    x, y = harmoniums.groups(model)
+    with torch.no_grad():
+        x.side.weight.copy_(torch.as_tensor(machine.components_.T))
+        x.side.bias.copy_(torch.as_tensor(machine.intercept_visible_))
+        y.side.bias.copy_(torch.as_tensor(machine.intercept_hidden_))
+    return model
+
+
+def _learn(train: Tensor, hidden: int, passes: int, seed: int, options: dict[str, Any]) -> pc.JointModel:
+    torch.manual_seed(seed)
+    model = harmoniums.rbm(train.shape[1], hidden)
+    learner = harmoniums.ContrastiveDivergence(model, pc.Data({"x": train}), seed=seed, **options)
+    return learner.fit(passes * (len(train) // learner.batch_size))
+
+
+def _timed(work: Callable[[], Result]) -> tuple[float, Result]:
+    began = time.perf_counter()
+    result = work()
+    return time.perf_counter() - began, result
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(threads)

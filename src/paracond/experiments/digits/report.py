@@ -1,0 +1,111 @@
+"""The pictures and words of the demo's report. Nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+import paracond as pc
+from paracond.experiments.common.report import Report
+from paracond.experiments.common.results import Outcome
+
+TOP = torch.arange(64) < 32
+
+
+@dataclass
+class Answers:
+    """What one trained model says: numbers, and pictures for the report."""
+
+    accuracy: float
+    half_accuracy: float
+    diversity: list[float]  # of the generated images, by class, relative to real ones
+    drawn_diversity: list[float]  # the same of draws of x, with their pixel noise
+    usage: pc.diagnostics.LatentUsage
+    generated: Tensor  # [10 * generated, 64]
+    completed: Tensor  # [test, 64]
+    half_probabilities: Tensor  # [test, 10]
+    notes: list[str]
+
+
+def report(outcome: Outcome, full: Answers, tenth: Answers) -> Report:
+    page = Report(
+        "One model of digits, asked in every direction",
+        "A joint model p(image, class, latent) of scikit-learn's 8 x 8 digits: three conditionals, learned together. "
+        "Every answer below comes from its conditionals with what is known clamped: by a run of the Markov chain, or, "
+        "where a conditional reads only what is known (the class of a whole image), by that conditional itself.",
+    )
+    page.section("Results")
+    page.outcome(outcome)
+    page.section("Generated per class, and completed from half")
+    page.figure(
+        picture(full),
+        "Above: real digits beside generated ones, a row per class (the class is clamped, image and latents are "
+        "redrawn 100 times in turn). Below: only the top half is clamped, all else is redrawn; the half that is seen, "
+        "the mean completion, the true image, and the most probable class, red where wrong.",
+    )
+    listed = ", ".join(f"{k}: {ratio:.2f}" for k, ratio in enumerate(full.diversity))
+    page.section("Do generated digits vary like real ones?", f"Pixel deviation, generated / real, by class: {listed}.")
+    page.section(
+        "With 90% of the labels missing", f"A tenth of the labels; accuracy {tenth.accuracy:.3f} on whole images."
+    )
+    page.figure(picture(tenth), "The same pictures from the model that saw a tenth of the labels.")
+    page.section("Are the latents used?", "A collapsed model has none active, and draws one picture per class.")
+    page.figure(_usage(full), f"What each latent says of the image, and what survives a redraw. {full.usage!r}")
+    page.section("Did the chains mix?")
+    for note in [*full.notes, *(f"With a tenth of the labels: {note}" for note in tenth.notes)]:
+        page.text(note)
+    return page
+
+
+def picture(answers: Answers) -> Figure:
+    """Real digits beside generated ones; under them, digits completed from their top half."""
+    figure = Figure(figsize=(9, 6.4), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=[4.4, 2])
+    _gallery([figure.add_subplot(grid[0, k]) for k in range(2)], answers)
+    _completions(figure.add_subplot(grid[1, :]), answers)
+    return figure
+
+
+def _gallery(pair: Sequence[Axes], answers: Answers, columns: int = 10) -> None:
+    real = pc.datasets.digits()
+    shown = {
+        "real": torch.stack([real.state["x"][real.state["c"] == k][:columns] for k in range(10)]),
+        "generated": answers.generated.view(10, -1, 64)[:, :columns],
+    }
+    for axes, (title, pictures) in zip(pair, shown.items(), strict=True):
+        _show(axes, pictures)
+        axes.set_title(title)
+
+
+def _completions(axes: Axes, answers: Answers, columns: int = 16) -> None:
+    test = pc.datasets.digits("test")
+    x, c = test.state["x"][:columns], test.state["c"][:columns]
+    decided = answers.half_probabilities[:columns].argmax(1)
+    _show(axes, torch.stack([torch.where(TOP, x, 0.5), answers.completed[:columns], x]))
+    for k in range(columns):
+        axes.text(9 * k + 4, -2, str(int(decided[k])), ha="center", color="black" if decided[k] == c[k] else "red")
+
+
+def _show(axes: Axes, pictures: Tensor) -> None:
+    """[rows, columns, 64] as one image, with a margin of one pixel."""
+    padded = nn.functional.pad(pictures.clamp(0, 1).unflatten(2, (8, 8)), (0, 1, 0, 1))
+    axes.imshow(padded.permute(0, 2, 1, 3).flatten(2).flatten(0, 1).numpy(), cmap="gray_r", vmin=0, vmax=1)
+    axes.axis("off")
+
+
+def _usage(answers: Answers) -> Figure:
+    information, read_back = answers.usage.information.cpu(), answers.usage.read_back.cpu()
+    order = information.argsort(descending=True)
+    figure = Figure(figsize=(9, 2.6))
+    axes = figure.subplots()
+    axes.bar(range(len(order)), information[order].tolist(), 0.9, label="information", alpha=0.6)
+    axes.plot(range(len(order)), read_back[order].tolist(), "k.", label="read back", markersize=4)
+    axes.set_xlabel("latent coordinate, sorted")
+    axes.set_ylabel("nats")
+    axes.legend()
+    return figure

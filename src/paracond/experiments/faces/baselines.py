@@ -1,0 +1,230 @@
+"""What a model of faces is held against. Each of these was made, or trained, for its one task.
+
+In-painting: the mean of the training images; Telea's fast marching (OpenCV).
+
+Demixing: an unknown pixel gets the mean of the known ones among its eight neighbours, and is then known; so on until
+all are. Here the mask m is known, which the model has to find out; without it, all that neighbours can give is the mean
+of them all.
+
+Segmentation: p(s | x) alone, by a network like the model's own for s that reads only x, from the faces that have
+segmentations. Examples are moved and mirrored (left and right parts are then exchanged).
+
+Attributes: p(c | x) alone, likewise. As the judge of an attribute switch it says yes where p(c_k = 1 | x) > pi_k, the
+frequency of the attribute: that is where p(x | c_k = 1) > p(x | c_k = 0), the fair decision about images of which as
+many were asked for with the attribute as without. At one half it would hardly ever see a rare one.
+
+Both are joint models of one group with x as a condition: the same engine learns them, by plain cross-entropy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import paracond as pc
+from paracond.data import InputError
+from paracond.datasets.faces import LABELS
+from paracond.experiments.faces.tasks import Demixed, marginals
+from paracond.networks.conv import jittered
+
+TELEA = 'not measured: pip install -e ".[faces]"'
+
+
+# --- filling in -------------------------------------------------------------------------------------------------
+
+
+def mean_filled(images: Tensor, hidden: Tensor, training: Tensor) -> Tensor:
+    """Hidden places `[n, 64, 64]` from the mean of the training images."""
+    return torch.where(hidden.unsqueeze(1), training.mean(0), images)
+
+
+def telea_filled(images: Tensor, hidden: Tensor, radius: float = 3) -> Tensor | None:
+    """Hidden places by Telea's method; None (see TELEA) where OpenCV is not installed."""
+    try:
+        import cv2
+    except ImportError:
+        return None
+    pictures = (images.permute(0, 2, 3, 1) * 255).round().to(torch.uint8).cpu().contiguous().numpy()
+    places = hidden.to(torch.uint8).cpu().numpy()
+    filled = [cv2.inpaint(*pair, radius, cv2.INPAINT_TELEA) for pair in zip(pictures, places, strict=True)]
+    found = torch.stack([torch.from_numpy(each) for each in filled]).permute(0, 3, 1, 2).float() / 255
+    return torch.where(hidden.unsqueeze(1).cpu(), found, images.cpu())
+
+
+def neighbours_filled(images: Tensor, visible: Tensor) -> Tensor:
+    """What is not visible (Bool `[n, 1, 64, 64]`) by the mean of known neighbours, from the visible parts inwards."""
+    if not bool(visible.flatten(1).any(1).all()):
+        raise InputError("an image of which nothing is visible cannot be filled")
+    around = images.new_ones(1, 1, 3, 3)
+    known, value = visible.to(images.dtype), torch.where(visible, images, 0)
+    while bool((known == 0).any()):
+        count = F.conv2d(known, around, padding=1)
+        total = F.conv2d(value.flatten(0, 1).unsqueeze(1), around, padding=1).view_as(value)
+        new = (known == 0) & (count > 0)
+        value, known = torch.where(new, total / count.clamp(min=1), value), torch.where(new, 1, known)
+    return value
+
+
+def neighbours_demixed(mixed: Tensor, m: Tensor) -> Demixed:
+    """Both images from their visible pixels; `m` `[n, 1, 64, 64]` is true where the second was seen."""
+    return Demixed(neighbours_filled(mixed, ~m), neighbours_filled(mixed, m), m.squeeze(1).float())
+
+
+def smoothed_demixed(mixed: Tensor) -> Demixed:
+    """Both images as the mean of the eight neighbours in the mixed image: what can be filled in if the mask is not
+    known, as it is not to the model."""
+    around = mixed.new_ones(1, 1, 3, 3)
+    around[..., 1, 1] = 0
+    total = F.conv2d(mixed.flatten(0, 1).unsqueeze(1), around, padding=1).view_as(mixed)
+    mean = total / F.conv2d(torch.ones_like(mixed[:1, :1]), around, padding=1)
+    return Demixed(mean, mean, torch.full_like(mixed[:, 0], 0.5))
+
+
+# --- one task, one network --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network of one task learns: Adam with decoupled weight decay, a cosine, moving averages of the weights."""
+
+    updates: int = 12_000
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    last_learning_rate: float = 1e-5
+    weight_decay: float = 0.05
+    average: float = 0.999
+    jitter: int = 2
+    """pixels by which examples are moved, each way"""
+    mirrored: bool = True
+    engine: str | pc.Engine = "auto"
+    seed: int = 0
+
+
+def control(model: pc.JointModel, data: pc.Data, training: Training | None = None) -> pc.JointModel:
+    """p(s | x) by a network of the same class and size as the model's for s, from the faces that are segmented."""
+    family, own = model.variables["s"], pc.networks.describe(model.conditional("s").network)
+    if own is None:
+        raise InputError("the network of 's' is not one of paracond's: a control of the same kind cannot be made")
+    images = {"x": list(model.variables["x"].event_shape)}
+
+    def network() -> torch.nn.Module:
+        return pc.networks.rebuild("s", {**own, "images": images, "flat": {}})
+
+    return _learned("s", family, network, data, model.device, training or Training())
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """p(c | x), and how frequent each attribute is, `[40]`."""
+
+    model: pc.JointModel
+    frequency: Tensor
+
+    def decide(self, images: Tensor, balanced: bool = True) -> Tensor:
+        """Attributes `[n, 40]`, Bool; balanced (see above), or at one half, which is right most often."""
+        found = marginals(self.model, {"x": images}, ["c"])["c"]
+        return found > (self.frequency if balanced else 0.5)
+
+
+def judge(
+    data: pc.Data, device: torch.device | str = "cpu", training: Training | None = None, width: int = 48, **options
+) -> Judge:
+    """A classifier of attributes, from all real images that have some; options are those of `scene_network`."""
+    families = {"x": pc.Real(tuple(data.state["x"].shape[1:])), "c": pc.Binary(data.state["c"].shape[1])}
+
+    def network() -> torch.nn.Module:
+        return pc.networks.scene_network(families, "c", ["x"], width=width, **options)
+
+    model = _learned("c", families["c"], network, data, torch.device(device), training or Training())
+    known = data.mask["c"].all(1)
+    return Judge(model, data.state["c"][known].mean(0).cpu())
+
+
+def _learned(name: str, family: pc.Family, network, data: pc.Data, device, training: Training) -> pc.JointModel:
+    """The model of one group given x, learned from the rows of the data that have it."""
+    torch.manual_seed(training.seed)
+    given = {"x": pc.Condition(pc.Real(tuple(data.state["x"].shape[1:])), None)}
+    model = pc.JointModel({name: pc.Conditional(family, network())}, conditions=given).to(device)
+    rows = data.mask[name].flatten(1).all(1)
+    if not bool(rows.any()):
+        raise InputError(f"no row of the data has {name!r}")
+    learner = pc.Learner(
+        model,
+        pc.Data({key: data.state[key][rows] for key in ("x", name)}),
+        chain_length=1,
+        completion_steps=0,
+        batch_size=training.batch_size,
+        learning_rate=pc.schedules.cosine(training.learning_rate, training.last_learning_rate, training.updates),
+        optimiser=lambda _, p: torch.optim.AdamW(p, betas=(0.9, 0.99), weight_decay=training.weight_decay, fused=True),
+        average=training.average,
+        augment=Moved(training.jitter, training.mirrored, device),
+        engine=training.engine,
+        seed=training.seed,
+    )
+    return learner.fit(training.updates)
+
+
+# --- moved and mirrored examples --------------------------------------------------------------------------------
+
+
+class Moved:
+    """Images, and segmentations if there are any, a `share` of them moved by up to `pixels` and half of all mirrored.
+    What comes in is black background; in a mirror, the left eye is the right one. The group `flag`, if there is one,
+    says which were moved: a model that reads it keeps those that were not in their place."""
+
+    moves = ("x", "s")
+
+    def __init__(
+        self,
+        pixels: int,
+        mirrored: bool,
+        device: torch.device | str,
+        share: float = 1.0,
+        flag: str | None = None,
+    ):
+        self.pixels, self.mirrored, self.share, self.flag = pixels, mirrored, share, flag
+        names = [name.replace("l_", "r_", 1) if name[:2] == "l_" else name.replace("r_", "l_", 1) for name in LABELS]
+        swapped = [LABELS.index(new if new in LABELS else old) for new, old in zip(names, LABELS, strict=True)]
+        self.masks = torch.tensor(swapped, device=device)  # here, as nothing can be copied from the host later
+        self.labels = torch.tensor([0, *(k + 1 for k in swapped)], device=device)
+
+    def __call__(self, state: pc.State, generator: torch.Generator) -> pc.State:
+        x, s = state["x"], state.get("s")
+        chance = torch.rand(4, len(x), generator=generator, device=x.device)
+        moved, chance = chance[3] < self.share, chance[:3]
+        chance[:2] = torch.where(moved, chance[:2], 0.5)  # the middle: neither here nor there
+        said = {} if self.flag is None else {self.flag: moved.long()}
+        return {**state, **said, **self._moved(x, s, chance)}
+
+    def _moved(self, x: Tensor, s: Tensor | None, chance: Tensor) -> pc.State:
+        if s is None:
+            return {"x": jittered(x, chance, self.pixels, self.mirrored)}
+        layers = s if s.ndim == 4 else s.unsqueeze(1)
+        moved = jittered(torch.cat([x, layers.to(x.dtype)], 1), chance, self.pixels, self.mirrored)
+        image, layers = moved[:, : x.shape[1]], moved[:, x.shape[1] :]
+        if self.mirrored:
+            layers = torch.where((chance[2] < 0.5).view(-1, 1, 1, 1), self._exchanged(layers), layers)
+        return {"x": image, "s": layers.view_as(s).to(s.dtype)}
+
+    def _exchanged(self, layers: Tensor) -> Tensor:
+        if layers.shape[1] == 1:
+            return self.labels[layers.long()].to(layers.dtype)
+        return layers.index_select(1, self.masks)
+
+
+# --- judging ----------------------------------------------------------------------------------------------------
+
+
+def balanced_accuracy(decided: Tensor, truth: Tensor) -> float:
+    """The mean of the shares that are right among those with an attribute and among those without, `[n]` each."""
+    right = (decided.bool() == truth.bool()).double()
+    return float((right[truth.bool()].mean() + right[~truth.bool()].mean()) / 2)
+
+
+def switch_success(found: Judge, without: Tensor, with_it: Tensor, index: int, balanced: bool = True) -> float:
+    """The share of pairs of images in which the judge sees no such attribute in the one, and sees it in the other."""
+    off, on = (found.decide(images, balanced)[:, index] for images in (without, with_it))
+    return float((~off & on).double().mean())

@@ -1,0 +1,249 @@
+"""Faces (section 5.4, appendix C): images, segmentations, attributes and latents in one model, from whatever is known.
+
+Groups: x, an image of 3 x 64 x 64; s, its segmentation (18 masks as in the paper, or one of 19 labels per pixel); c, 40
+attributes; y, binary latents; z, real ones. Of the faces some have segmentations, most have attributes, few have both:
+all are learned from, completed by step I for what they lack.
+
+The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C, each reading all other groups. In the
+`best` preset
+
+- y keeps its place in the image: 16 x 16 places of so many bits each. Detail is local, flat codes are slow to learn it;
+- every group but x reads x and what it needs besides: attributes are then one pass on an image, and completion needs
+  few steps;
+- all examples are seen mirrored half of the time, and half of them moved by a pixel or two; a condition says which, so
+  that what is generated stays in its place;
+- a start for c, and one for x given c (`networks.starts`), where chains begin;
+- nearly half of the chains last (`lasting`), or pictures would grow garish within 100 sweeps; and some rows begin with
+  a part of their image from the start (`restarts`);
+- networks are residual and work on patches (`networks.pyramid`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+import paracond as pc
+from paracond.data import InputError
+from paracond.datasets.faces import LABELS, SIZE
+from paracond.experiments.faces.baselines import Moved
+from paracond.experiments.images.model import adam, balanced
+
+ATTRIBUTES = 40
+SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
+#: Shares of the batch that begin with a hidden square from the start of images, and after how many updates. More of
+#: them when x, y and z have settled: codes cannot grow noisy by them any more.
+RESTARTS = ((0.1, 12_000), (0.2, 27_000))
+MOVED = "moved"  # the condition that says whether an example was moved
+#: What each group reads in the best preset.
+SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a preset fixes: the groups, their networks, and how they learn."""
+
+    segmentation: str = "labels"
+    """or "masks" """
+    y: tuple[int, ...] = (8, 16, 16)
+    z: int = 16
+    scale: str = "learned"
+    """of x (see `Real`)"""
+    kind: str = "residual"
+    widths: Mapping[str, int] = field(default_factory=lambda: {"x": 64, "s": 32, "c": 40, "y": 32, "z": 16})
+    most: Mapping[str, int] = field(default_factory=lambda: {"x": 224, "s": 160, "c": 128, "y": 128, "z": 64})
+    """channels at the lowest resolutions"""
+    blocks: int = 1
+    hidden: int = 128
+    sparse: bool = True
+    """whether groups read only what they need"""
+    start: int = 128
+    """directions of the starts of x and c (0: chains begin at random)"""
+    redundancy: float = 32.0
+    """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
+    finer: tuple[int, int, float] | None = (600, 32, 4.0)
+    """directions, band and redundancy of the start of x that takes its place when all is learned: questions are
+    answered better from it, and rows that restart from it made codes noisy (RESULTS)"""
+    alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
+    """how often each group is chosen in learning"""
+    chain_length: tuple[float, float] = (2.5, 5.0)
+    """at the start, and when groups settle"""
+    lasting: tuple[float, float] | None = (0.64, 150.0)
+    """share of the rows that begin at data whose chains last so many times longer (see `lasting`)"""
+    restarts: tuple[tuple[float, int], ...] = RESTARTS
+    """rows of the batch that begin with a part of their image from its start"""
+    completion_steps: int = 2
+    warm: tuple[str, ...] = ()
+    """groups whose completion goes on where it stopped when an example comes round again"""
+    beside: bool = True
+    """completion runs beside training, on a stream of its own"""
+    batch_size: int = 160
+    learning_rate: float = 1e-3
+    last_learning_rate: float = 1e-5
+    settled: Mapping[str, int] = field(default_factory=lambda: {**dict.fromkeys("xyz", 27_000), "s": 45_000})
+    """updates after which groups learn no more: images were drawn worse when what they are drawn from learned for long,
+    while attributes and segmentations were read better"""
+    average: float = 0.9995
+    decay: Mapping[str, float] = field(default_factory=lambda: {"c": 0.1, "s": 0.05})
+    """decoupled weight decay: what is read off few known faces is soon learned by heart"""
+    updates: int = 60_000
+    segmented_share: float = 0.3
+    """faces with segmentations are repeated until they make up this share"""
+    mirrored: bool = True
+    """whether half of the examples are mirrored each time they are used"""
+    shifts: int = 2
+    """pixels by which half of the examples are moved, each way"""
+    jitter: int = 2
+    """pixels by which the attributes' network sees its images moved while it learns; with `mirrored`, mirrored too"""
+
+
+PAPER = Design(
+    segmentation="masks",
+    y=(256,),
+    scale="element",
+    kind="plain",
+    widths=dict.fromkeys("xscyz", 24),
+    hidden=512,
+    sparse=False,
+    start=0,
+    finer=None,
+    alpha=dict.fromkeys("xscyz", 1.0),
+    chain_length=(16.0, 16.0),
+    lasting=None,
+    restarts=(),
+    completion_steps=10,
+    beside=False,
+    batch_size=64,
+    learning_rate=1e-4,
+    last_learning_rate=1e-4,
+    settled={},
+    average=0.999,
+    decay={},
+    updates=470_000,
+    segmented_share=0.0,
+    mirrored=False,
+    shifts=0,
+    jitter=0,
+)
+BEST = Design()
+
+
+# --- model and learner ------------------------------------------------------------------------------------------
+
+
+def variables_of(design: Design) -> dict[str, pc.Family]:
+    masks = pc.Binary((len(LABELS), SIZE, SIZE))
+    labels = pc.Categorical(1 + len(LABELS), (SIZE, SIZE))
+    return {
+        "x": pc.Real((3, SIZE, SIZE), scale=design.scale, ceiling=0.3 if design.scale == "element" else None),
+        "s": masks if design.segmentation == "masks" else labels,
+        "c": pc.Binary(ATTRIBUTES),
+        "y": pc.Binary(design.y),
+        "z": pc.Real(design.z, scale="element", ceiling=1.0),
+    }
+
+
+def conditions_of(design: Design) -> dict[str, pc.Condition]:
+    return {MOVED: pc.Condition(pc.Categorical(2), 0)} if design.shifts else {}
+
+
+def make_model(design: Design) -> pc.JointModel:
+    groups, conditions = variables_of(design), conditions_of(design)
+    variables = {**groups, **{name: condition.family for name, condition in conditions.items()}}
+    conditionals = {}
+    for name, family in groups.items():
+        options: dict = {"kind": design.kind, "width": design.widths[name], "hidden": design.hidden}
+        if design.kind == "residual":
+            options |= {"blocks": design.blocks, "most": design.most[name]}
+        if design.sparse:
+            options["reads"] = SPARSE[name] if name == "c" else (*SPARSE[name], *conditions)
+        if name == "c" and design.jitter:
+            options |= {"jitter": design.jitter, "mirrored": design.mirrored}
+        network = pc.networks.scene_network(variables, name, **options)
+        conditionals[name] = pc.Conditional(family, network, make_start(design, variables, name))
+    return pc.JointModel(conditionals, dict(design.alpha), conditions)
+
+
+def make_start(design: Design, variables: Mapping[str, pc.Family], name: str) -> pc.initializers.Components | None:
+    """Attributes begin as they come together in the data, and images given them."""
+    if not design.start or name not in ("x", "c"):
+        return None
+    reads, redundancy = (["c"], design.redundancy) if name == "x" else ([], 1.0)
+    return pc.initializers.components(variables, name, reads, design.start, learned=False, redundancy=redundancy)
+
+
+def finished(design: Design, model: pc.JointModel, data: pc.Data, seed: int) -> pc.JointModel:
+    """A copy with the finer start of images."""
+    if design.finer is None or not design.start:
+        return model
+    directions, band, redundancy = design.finer
+    options: dict = {"learned": False, "band": band, "redundancy": redundancy}
+    finer = model.with_start("x", pc.initializers.components(model.variables, "x", ["c"], directions, **options))
+    finer.fit_starts(data, seed, ["x"])
+    return finer
+
+
+def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
+    if design.warm and (design.mirrored or design.shifts):
+        raise InputError(
+            "what was drawn for a face does not fit it once it is moved: warm needs mirrored=False, shifts=0"
+        )
+    torch.manual_seed(seed)
+    model = make_model(design).to(engine.device)
+    model.fit_starts(data, seed)
+    known = [name for name in ("s", "c") if bool(data.mask[name].all())]
+    learner = pc.Learner(
+        model,
+        balanced(data, design.segmented_share, "s"),
+        chain_length=pc.schedules.linear(*design.chain_length, settled_after(design)),
+        lasting=None if design.lasting is None else pc.Lasting(*design.lasting),
+        restarts=restarts_of(design),
+        completion_steps=design.completion_steps,
+        warm=[name for name in design.warm if name not in known],
+        beside=design.beside,
+        batch_size=design.batch_size,
+        learning_rate={name: rate_of(design, name) for name in model.names},
+        optimiser=lambda name, parameters: adam(name, parameters, design.decay.get(name, 0.0)),
+        average=design.average,
+        augment=augmentation(design, engine.device),
+        engine=engine,
+        seed=seed,
+    )
+    with model.asked():
+        some = {name: value[:64] for name, value in learner.batch.items()}
+        engine.settle(lambda: [model(name, some).mean for name in model.names])
+    return learner
+
+
+def rate_of(design: Design, name: str) -> pc.schedules.Schedule:
+    """Down along half a cosine; to nothing, for a group that settles before the end."""
+    steps = min(design.settled.get(name, design.updates), design.updates)
+    last = 0.0 if name in design.settled else design.last_learning_rate
+    return pc.schedules.cosine(design.learning_rate, last, steps)
+
+
+def settled_after(design: Design) -> int:
+    """Updates until the first groups have settled."""
+    return min([design.updates, *design.settled.values()])
+
+
+def restarts_of(design: Design) -> list[pc.Restart]:
+    """Images of which a square is hidden."""
+    return [pc.Restart(share, "x", SQUARE, after=after) for share, after in design.restarts]
+
+
+def augmentation(design: Design, device: torch.device | str) -> Moved | None:
+    if not design.mirrored and not design.shifts:
+        return None
+    return Moved(design.shifts, design.mirrored, device, share=0.5, flag=MOVED if design.shifts else None)
+
+
+def small(design: Design) -> Design:
+    """A design that learns nothing worth having, in seconds."""
+    tiny, finer = dict.fromkeys("xscyz", 8), None if design.finer is None else (4, 8, 16.0)
+    soon = tuple((share, min(after, 2)) for share, after in design.restarts)
+    lengths: dict = {"updates": 10, "restarts": soon, "completion_steps": 1}
+    sizes: dict = {"widths": tiny, "most": tiny, "hidden": 16, "batch_size": 8, "start": min(design.start, 4)}
+    return replace(design, finer=finer, **lengths, **sizes)

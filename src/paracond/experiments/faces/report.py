@@ -1,0 +1,97 @@
+"""Pictures of the faces: the paper's three figures, and what else can be asked. Nothing is computed here.
+
+Images are `[n, 3, 64, 64]` in [0, 1], segmentations 18 masks `[n, 18, 64, 64]`; columns are faces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from paracond.datasets.faces import LABELS
+from paracond.experiments.faces.tasks import Demixed, Reading, label_map
+from paracond.experiments.images.report import grid
+
+INCHES = 0.8
+#: Of the background and of the 18 labels in their order.
+COLOURS = (
+    *("#000000", "#f2c9a1", "#e07a3f", "#7f7fff", "#1fb6ff", "#0057d9", "#8a5a2b", "#5b3714", "#ffd75e", "#d9a400"),
+    *("#7a0019", "#ff4d6d", "#d6002f", "#4b2e83", "#2fd36b", "#ffffff", "#9aa0a6", "#c98b6b", "#2b8a3e"),
+)
+
+
+def coloured(masks: Tensor) -> Tensor:
+    """Segmentations as images; where masks overlap, later ones lie over earlier ones."""
+    return coloured_labels(label_map(masks.cpu()))
+
+
+def coloured_labels(labels: Tensor) -> Tensor:
+    """Labels `[n, height, width]` as images."""
+    palette = torch.tensor([[int(c[k : k + 2], 16) / 255 for k in (1, 3, 5)] for c in COLOURS])
+    return palette[labels].permute(0, 3, 1, 2)
+
+
+def pictures(rows: Sequence[tuple[str, Tensor]], legend: bool = False, title: str = "") -> Figure:
+    """Rows with their names; with a legend of the labels, if there are segmentations among them."""
+    figure = grid([row.cpu().clamp(0, 1) for _, row in rows], title, [name for name, _ in rows], INCHES)
+    if legend:
+        pairs = zip(("background", *LABELS), COLOURS, strict=True)
+        patches = [Patch(facecolor=colour, edgecolor="grey", label=name) for name, colour in pairs]
+        figure.legend(handles=patches, loc="outside lower center", ncols=10, fontsize=6, frameon=False)
+    return figure
+
+
+def samples(images: Tensor, masks: Tensor, each: int = 12) -> Figure:
+    """Drawn faces with their segmentations."""
+    rows = []
+    for start in range(0, len(images) - each + 1, each):
+        part = slice(start, start + each)
+        rows += [("image", images[part]), ("segmentation", coloured(masks[part]))]
+    return pictures(rows, legend=True)
+
+
+def switch(without: tuple[Tensor, Tensor], with_it: tuple[Tensor, Tensor], name: str) -> Figure:
+    """fig:celeba_cond. Images and masks with the attribute off (first two rows) and on (last two rows)."""
+    rows = []
+    for (images, masks), state in ((without, "off"), (with_it, "on")):
+        rows += [(f"{name} {state}", images), ("segmentation", coloured(masks))]
+    return pictures(rows, legend=True)
+
+
+def incomplete(images: Tensor, hidden: Tensor, truth: Tensor, found: Reading) -> Figure:
+    """fig:celeba_segming. `hidden` `[n, 64, 64]` is black; `truth` are the true masks."""
+    seen = torch.where(hidden.cpu().unsqueeze(1), 0.0, images.cpu())
+    rows = [
+        ("seen", seen),
+        ("true labels", coloured(truth)),
+        ("found labels", coloured(found.masks)),
+        ("in-painted", found.image),
+        ("truth", images),
+    ]
+    return pictures(rows, legend=True)
+
+
+def demixed(first: Tensor, second: Tensor, mixed: Tensor, found: Sequence[tuple[str, Demixed]]) -> Figure:
+    """fig:celeba_demix. `found`: what was recovered, each under the name of what was known of the segmentations."""
+    rows = [("first", first), ("second", second), ("mixed", mixed)]
+    for name, each in found:
+        rows += [(f"first, {name}", each.first), (f"second, {name}", each.second)]
+    return pictures(rows)
+
+
+def restored(small: Tensor, large: Tensor, grey: Tensor, colours: Tensor, truth: Tensor) -> Figure:
+    """Super-resolution and colourisation: what was given, what was found, the truth."""
+    side = truth.shape[-1]
+    rows = [
+        ("given", interpolate(small.cpu(), size=(side, side), mode="nearest")),
+        ("super-resolved", large),
+        ("given", grey.expand(-1, 3, -1, -1)),
+        ("colourised", colours),
+        ("truth", truth),
+    ]
+    return pictures(rows)

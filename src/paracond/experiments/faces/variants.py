@@ -1,0 +1,122 @@
+"""What single choices are worth: the same design with one of them, and without it, learned for the same updates.
+
+    union    all faces                                   against the faces of which everything is known
+    masks    s as 18 binary masks                        against one label for each pixel
+    warm     completion goes on from cached y and z      against from scratch (see DENSE)
+    warm_all the same, from s and c too where they lack  against from scratch
+    beside   completion runs beside training             against before it
+
+A gain is what the first has more of F1 and accuracy, or less of FID.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+import paracond as pc
+from paracond.data import InputError
+from paracond.datasets.faces import LABELS
+from paracond.experiments.faces import tasks
+from paracond.experiments.faces.directions import TRIAL, progress
+from paracond.experiments.faces.model import Design, finished, make_learner
+from paracond.experiments.faces.session import Session
+from paracond.experiments.images.model import train
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A design, changed, and the faces it learns from."""
+
+    name: str
+    changes: tuple[tuple[str, object], ...] = ()
+    complete: bool = False
+
+
+BASE = Variant("base")
+#: One step of completion, where every group reads all others, and images are neither moved nor mirrored (what was drawn
+#: for a face would not fit it). In the preset itself groups read little, and no face lacks both s and c: two steps
+#: forget where they began, and cold and warm are the same, to the last digit.
+DENSE = (("sparse", False), ("completion_steps", 1), ("jitter", 0), ("mirrored", False), ("shifts", 0))
+COLD = Variant("cold", DENSE)
+PAIRS: Mapping[str, tuple[Variant, Variant]] = {
+    "union": (BASE, Variant("complete", complete=True)),
+    "masks": (Variant("masks", (("segmentation", "masks"),)), Variant("labels", (("segmentation", "labels"),))),
+    "warm": (Variant("warm", (*DENSE, ("warm", ("y", "z")))), COLD),
+    "warm_all": (Variant("warm_all", (*DENSE, ("warm", ("s", "c", "y", "z")))), COLD),
+    "beside": (Variant("beside", (("beside", True),)), Variant("before", (("beside", False),))),
+}
+
+
+def check(names: tuple[str, ...]) -> None:
+    unknown = [name for name in names if name not in PAIRS]
+    if unknown:
+        raise InputError(f"no variant is called {unknown[0]!r}; there are {', '.join(PAIRS)}")
+
+
+def variants(session: Session, design: Design) -> dict[str, Callable[[], None]]:
+    """The trainings of all pairs that were asked for, and what they show; a design that is in several pairs learns
+    once."""
+    base = replace(design, updates=session.most(session.config.variant_updates, 20))
+    parts: dict[str, Callable[[], None]] = {}
+    known: dict[tuple[str, bool], str] = {}
+    for name in session.config.variants:
+        keys = []
+        for variant in PAIRS[name]:
+            changed = replace(base, **dict(variant.changes))  # type: ignore[arg-type]
+            key = known.setdefault((str(changed), variant.complete), key_of(changed, variant))
+            parts.setdefault(key, partial(learned, session, changed, variant))
+            keys.append(key)
+        parts[f"variant_{name}_{base.updates}_{digest(str(keys))}"] = partial(report, session, name, keys, base.updates)
+    return parts
+
+
+def key_of(design: Design, variant: Variant) -> str:
+    """By which a training is known: another design, or other faces, have another."""
+    return f"learning_{variant.name}_{design.updates}_{digest(f'{design} {variant.complete}')}"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def learned(session: Session, design: Design, variant: Variant) -> None:
+    """One training; its numbers go to the details."""
+    key = key_of(design, variant)
+    own = replace(session, train=stored(session.train, design), test=stored(session.test, design))
+    rows = complete_rows(own.train)
+    data = own.train[rows] if variant.complete else own.train
+    learner = make_learner(design, data, session.engine(), session.config.seed)
+    train(learner, design.updates, session.config.out / f"checkpoint_{key}", session, None)
+    session.details[key] = progress(own, finished(design, learner.averaged, data, session.config.seed))
+    print("  " + ", ".join(f"{k} {v:.4g}" for k, v in session.details[key].items()), flush=True)
+
+
+def report(session: Session, name: str, keys: list[str], updates: int) -> None:
+    first, second = (variant.name for variant in PAIRS[name])
+    one, other = (session.details[key] for key in keys)
+    for metric, value in one.items():
+        gain = value - other[metric] if metric != "fid" else other[metric] - value
+        of = f", FID of {TRIAL:,} images" if metric == "fid" else ""
+        about = f"{first} against {second}, {updates:,} updates each{of}: {value:.4g} and {other[metric]:.4g}"
+        session.add(f"{name}_gain_{metric.removeprefix('attribute_')}", gain, "higher", about)
+
+
+def complete_rows(data: pc.Data) -> torch.Tensor:
+    """The numbers of the faces of which everything is known."""
+    return (data.mask["s"].flatten(1).all(1) & data.mask["c"].all(1)).nonzero().squeeze(1)
+
+
+def stored(data: pc.Data, design: Design) -> pc.Data:
+    """The faces with their segmentations as the design has them."""
+    s, known = data.state["s"], data.mask["s"].flatten(1).all(1)
+    masks = s.ndim == 4
+    if masks == (design.segmentation == "masks"):
+        return data
+    ranks = torch.arange(1, len(LABELS) + 1).view(1, -1, 1, 1)
+    other = tasks.label_map(s) if masks else (s.unsqueeze(1) == ranks).to(torch.uint8)
+    return pc.Data({**data.state, "s": other}, {**data.mask, "s": known})

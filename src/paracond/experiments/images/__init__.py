@@ -1,0 +1,1 @@
+"""Section 5.3: MNIST and Fashion-MNIST."""

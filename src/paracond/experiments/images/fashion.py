@@ -1,0 +1,69 @@
+"""Fashion-MNIST (section 5.3): grey images x in R^(28 x 28), c in {0, ..., 9}, binary latents.
+
+The paper reports FID 30.49 and accuracy 88.61%, after several hours; here FID 17.7 and 93.6% after five minutes on an
+H200 (RESULTS.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paracond import datasets
+from paracond.experiments.common.results import Outcome
+from paracond.experiments.images import experiment as images_experiment
+from paracond.experiments.images import model as images
+from paracond.experiments.images.model import Design
+
+PAPER = Design(
+    latents=256,
+    kind="plain",
+    width=32,
+    width_class=32,
+    class_reads_latents=True,
+    start=0,
+    learning_rate=1e-4,
+    last_learning_rate=1e-4,
+    updates=80_000,
+)
+BEST = Design(
+    latents=0,
+    maps=16,
+    width=96,
+    width_class=96,
+    batch_size=1024,
+    updates=120_000,
+    chain_length=(4.0, 12.0),
+    jitter=2,
+    mirrored=True,
+)
+
+# Instead of a preset's. Flat latents leave more for the class to say; chosen on training images that were held out.
+FEW_LABELS = {"latents": 64, "maps": 0, "chain_length": (4.0, 4.0), "updates": 12_000}
+
+EXPERIMENT = images_experiment.Experiment(
+    name="fashion",
+    load=datasets.fashion,
+    presets={"paper": PAPER, "best": BEST},
+    few_labels=FEW_LABELS,
+    paper={"fid": 30.49, "accuracy": 0.8861},
+    goals={
+        "fid": 28.0,
+        "accuracy": 0.925,
+        "minutes_to_paper": 10.0,
+        "update_speedup": 3.0,
+        "update_over_floor": 4.0,
+        "seconds_30k_images": 20.0,
+    },
+)
+
+
+@dataclass(frozen=True)
+class Config(images.Config):
+    """Fashion-MNIST: grey images, classes and latents in one model (section 5.3)."""
+
+    out: Path = Path("runs/fashion")
+
+
+def main(config: Config) -> Outcome:
+    return images_experiment.run(EXPERIMENT, config)

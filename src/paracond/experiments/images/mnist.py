@@ -1,0 +1,59 @@
+"""MNIST, binarised (section 5.3): x in {0, 1}^(28 x 28), c in {0, ..., 9}, binary latents.
+
+The paper reports FID 5.87 and accuracy 99.04%, after several hours; here FID 2.0 and 99.58% after three minutes on an
+H200 (RESULTS.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paracond import datasets
+from paracond.experiments.common.results import Outcome
+from paracond.experiments.images import experiment as images_experiment
+from paracond.experiments.images import model as images
+from paracond.experiments.images.model import Design
+
+PAPER = Design(
+    latents=64,
+    kind="plain",
+    width=32,
+    width_class=32,
+    class_reads_latents=True,
+    start=0,
+    learning_rate=1e-4,
+    last_learning_rate=1e-4,
+    updates=80_000,
+)
+BEST = Design(latents=64, width=96, width_class=96, batch_size=1024, updates=60_000, jitter=2)
+FEW_LABELS = {"updates": 15_000, "shifts": 2}  # instead of a preset's
+
+EXPERIMENT = images_experiment.Experiment(
+    name="mnist",
+    load=datasets.mnist,
+    presets={"paper": PAPER, "best": BEST},
+    few_labels=FEW_LABELS,
+    paper={"fid": 5.87, "accuracy": 0.9904},
+    goals={
+        "fid": 4.0,
+        "accuracy": 0.993,
+        "minutes_to_paper": 2.0,
+        "accuracy_100_labels": 0.92,
+        "accuracy_1000_labels": 0.965,
+        "update_speedup": 3.0,
+        "update_over_floor": 4.0,
+    },
+    half_pixels=True,
+)
+
+
+@dataclass(frozen=True)
+class Config(images.Config):
+    """MNIST: images, classes and latents in one model (section 5.3)."""
+
+    out: Path = Path("runs/mnist")
+
+
+def main(config: Config) -> Outcome:
+    return images_experiment.run(EXPERIMENT, config)

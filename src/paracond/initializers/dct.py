@@ -1,0 +1,47 @@
+"""The slowest waves of an image: the discrete cosine transform, orthonormal, of which the first k x k are kept.
+
+w_k(i) = cos(pi k (i + 1/2) / size) sqrt(2 / size),      w_0(i) = 1 / sqrt(size).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from paracond.data import InputError
+
+
+class Cosines(nn.Module):
+    """The `band` x `band` slowest cosines on images `[channels, height, width]`, which are orthonormal."""
+
+    down: Tensor
+    across: Tensor
+
+    def __init__(self, shape: Sequence[int], band: int):
+        super().__init__()
+        if len(shape) != 3 or not 1 <= band <= min(shape[1:]):
+            raise InputError(
+                f"a band is for images [channels, height, width], at most their sides, found {band} and {list(shape)}"
+            )
+        self.channels, self.band = shape[0], band
+        self.register_buffer("down", _cosines(shape[1], band), persistent=False)
+        self.register_buffer("across", _cosines(shape[2], band), persistent=False)
+
+    def coefficients(self, rows: Tensor) -> Tensor:
+        """`[rows, coordinates]` to `[rows, channels * band^2]`."""
+        images = rows.view(-1, self.channels, self.down.shape[1], self.across.shape[1])
+        return (self.down @ images @ self.across.T).flatten(1)
+
+    def images(self, rows: Tensor) -> Tensor:
+        """The inverse, for images in the band."""
+        return (self.down.T @ rows.view(-1, self.channels, self.band, self.band) @ self.across).flatten(1)
+
+
+def _cosines(size: int, band: int) -> Tensor:
+    places, speeds = torch.arange(size, dtype=torch.float64) + 0.5, torch.arange(band, dtype=torch.float64)
+    waves = torch.cos(math.pi / size * speeds.unsqueeze(1) * places) * math.sqrt(2 / size)
+    waves[0] /= math.sqrt(2)
+    return waves.to(torch.get_default_dtype())

@@ -1,0 +1,1 @@
+"""Distances and scores of answers: FID, accuracy, F1, PSNR."""

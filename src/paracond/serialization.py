@@ -1,0 +1,139 @@
+"""Folders of tensors and their description, without pickle: `model.json` beside `weights-<hash>.safetensors`.
+
+The JSON names the weights file and its SHA-256 (or several, where files must not be large). New weights go to a new
+name and the JSON is replaced last, in one rename, so a crash at any instant leaves the former folder or the new one,
+whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from paracond.data import InputError
+
+DESCRIPTION = "model.json"
+OURS = re.compile(r"weights-[0-9a-f]{12}\.safetensors(\.part)?")
+
+
+def write(folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor], at_most: int | None = None) -> None:
+    """Write or replace a folder; with weights in several files of `at_most` so many bytes, if need be."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Copies: tied weights share their memory, which the format does not know.
+    copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    payloads = [save(part) for part in _parts(copies, at_most)]
+    digests = [hashlib.sha256(payload).hexdigest() for payload in payloads]
+    weights = [f"weights-{digest[:12]}.safetensors" for digest in digests]
+    for name, payload in zip(weights, payloads, strict=True):
+        replace_file(folder / name, payload)
+    one = len(weights) == 1
+    named = {"weights": weights[0] if one else weights, "sha256": digests[0] if one else digests}
+    replace_file(folder / DESCRIPTION, json.dumps({**description, **named}, indent=1).encode())
+    for old in folder.iterdir():  # the former ones, and what a crash has left; never a user's own files
+        if OURS.fullmatch(old.name) and old.name not in weights:
+            old.unlink()
+
+
+def _parts(tensors: Mapping[str, Tensor], at_most: int | None) -> list[dict[str, Tensor]]:
+    """The tensors in as many parts as it takes, in their order; one that is too large has a part to itself."""
+    parts: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        size += tensor.nbytes + 200  # and what the header says of it
+        if at_most is not None and size > at_most and parts[-1]:
+            parts.append({})
+            size = tensor.nbytes + 200
+        parts[-1][name] = tensor
+    return parts
+
+
+def read(folder: str | Path, expected_format: str) -> tuple[dict, dict[str, Tensor]]:
+    """The description and the tensors of a folder; a wrong or damaged one is refused by name."""
+    folder = Path(folder)
+    description = _description(folder / DESCRIPTION, expected_format)
+    tensors: dict[str, Tensor] = {}
+    for name, digest in _weights(description):
+        tensors |= _read_weights(folder / name, digest)
+    return description, tensors
+
+
+def _weights(description: Mapping) -> list[tuple[str, str]]:
+    """Every weights file, and its SHA-256."""
+    names, digests = description.get("weights"), description.get("sha256")
+    if isinstance(names, list) and isinstance(digests, list) and len(names) == len(digests) > 0:
+        return list(zip(names, digests, strict=True))
+    return [(names, digests)]  # type: ignore[list-item]  # which `_description` has checked
+
+
+def _read_weights(path: Path, digest: str) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise InputError(f"{path} is missing, though {DESCRIPTION} names it")
+    payload = path.read_bytes()
+    if hashlib.sha256(payload).hexdigest() != digest:
+        raise InputError(f"{path} is damaged: its SHA-256 is not the one in {DESCRIPTION}")
+    try:
+        return load(payload)
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a safetensors file: {error}") from None
+
+
+def require_format(folder: str | Path, expected_format: str) -> None:
+    """Refuse a folder that holds something else (which `write` would replace)."""
+    path = Path(folder) / DESCRIPTION
+    if path.exists():
+        _description(path, expected_format)
+
+
+def class_named(base: type, name: str) -> type:
+    """The imported subclass of `base` that a description names: code is looked up, never stored or run from a file."""
+    known = {kind.__name__: kind for kind in _subclasses(base)}
+    if name not in known:
+        listed = ", ".join(sorted(known))
+        raise InputError(f"unknown {base.__name__} {name!r} (known: {listed}); import the module that defines it")
+    return known[name]
+
+
+def _subclasses(kind: type) -> list[type]:
+    direct: list[type] = kind.__subclasses__()
+    return [found for sub in direct for found in (sub, *_subclasses(sub))]
+
+
+def _description(path: Path, expected_format: str) -> dict:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: is {path.parent} a saved model?")
+    try:
+        description = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+    found = description.get("format") if isinstance(description, dict) else None
+    if found != expected_format:
+        raise InputError(f"{path} has format {found!r}, expected {expected_format!r}")
+    found = [text for pair in _weights(description) for text in pair]
+    if not all(isinstance(text, str) and Path(text).name == text for text in found):
+        raise InputError(f"{path} is damaged: it must name a weights file in its folder, and its sha256")
+    return description
+
+
+def replace_file(path: Path, payload: bytes) -> None:
+    """Put a file in place in one rename, after its bytes have reached the disk and before anything that follows."""
+    temporary = path.with_name(path.name + ".part")
+    with open(temporary, "wb") as file:
+        file.write(payload)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if hasattr(os, "O_DIRECTORY"):  # where folders can be opened, a rename is safe once its folder is
+        folder = os.open(path.parent, os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,1 @@
+"""Section 3: learning the limiting distribution of any kernel."""

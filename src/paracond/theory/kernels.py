@@ -1,0 +1,369 @@
+"""Learning the limiting distribution of any kernel (section 3).
+
+A kernel p_theta(x | x') is whatever can be drawn from and scored. Its limiting distribution p_theta(x) is fitted to
+data by ascending, for sequences x_1 ~ data, x_k+1 ~ q(. | x_k) of another kernel q,
+
+    g = sum_k grad log p_theta(x_k | x_k+1),      k = 1, ..., n                                        (eq:stoch-est)
+
+the gradient of F-hat, all of the lower bound L_B (eq:chain) but a term that vanishes with n if q has the limiting
+distribution p_theta. Three choices of q:
+
+- "forward": p_theta itself, as it is at the moment; what the paper proposes. It drives p_theta to detailed balance;
+- "reverse": p_theta's reverse, where that can be drawn from. The bound is then tight: for every n the gradient of the
+  likelihood is g and the gradient of the omitted term E log p_theta(x_n+1), which vanishes for large n;
+- any other kernel that stays as it is, such as one that only adds noise (denoising diffusion: see `noise`).
+
+Gibbs kernels of joint models (eq:gibbs_transition) are one case (`JointKernel`); Algorithm 1 in `learner` is this one
+for them, with missing data, and with the choice of the group made known to the learner.
+
+Along n, the objective is estimated by (appendix B.1, `objective`)
+
+    F-hat(n) = sum_k E [log p(x_k | x_k+1) - log q(x_k+1 | x_k)],    F(n) = F-hat(n) + E log q(x_n+1 | x_n).
+
+At detailed balance F does not grow with n, once q_n is the limit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from paracond.chain import Chain
+from paracond.conditional import Conditional
+from paracond.data import Data, InputError, State, at_least, row_count, take
+from paracond.model import JointModel
+from paracond.networks import Network
+from paracond.runtime.nonfinite import NonFiniteError
+from paracond.training.schedules import Schedule, as_schedule
+from paracond.training.stepwise import Stepwise
+
+Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+FORMS = ("running", "literal")
+
+
+class Kernel(nn.Module, ABC):
+    """p(x | x'), for states of named groups."""
+
+    @abstractmethod
+    def sample(self, previous: State, generator: torch.Generator) -> State:
+        """One draw of the next state per row, without gradient."""
+
+    @abstractmethod
+    def log_prob(self, following: State, previous: State) -> Tensor:
+        """log p(following | previous), `[batch]`."""
+
+    def admit(self, state: State) -> State:
+        """Whole states as the kernel takes them; refuses what is wrong, where the kernel knows its families."""
+        return state
+
+    def entropy(self, previous: State) -> Tensor | None:
+        """The entropy of p(. | previous), `[batch]`, where it is known."""
+        return None
+
+    def reverse(self) -> Kernel:
+        """p^r(x' | x) = p(x | x') p(x') / p(x), as a kernel."""
+        raise InputError(f"the reverse of a {type(self).__name__} is not known; use q='forward' or a kernel")
+
+
+class FactorKernel(Kernel):
+    """p(x | x') = family(network(x')) for one group `name`: its coordinates are independent given the last state."""
+
+    def __init__(self, name: str, conditional: Conditional):
+        super().__init__()
+        self.name, self.conditional = name, conditional
+
+    def admit(self, state: State) -> State:
+        if list(state) != [self.name]:
+            raise InputError(f"the kernel's only group is {self.name!r}, found {', '.join(map(repr, state))}")
+        family, value = self.conditional.family, state[self.name]
+        family.check_shape(self.name, value)
+        family.check_known(self.name, value.flatten())
+        parameter = next(self.parameters(), torch.empty(0))
+        return {self.name: family.store(value.to(parameter.device), parameter.dtype)}
+
+    def _given(self, previous: State):
+        encoded = self.conditional.family.encode(previous[self.name])
+        parameter = next(self.parameters(), encoded)
+        return self.conditional({self.name: encoded.to(parameter.dtype)})
+
+    @torch.no_grad()
+    def sample(self, previous: State, generator: torch.Generator) -> State:
+        return {self.name: self._given(previous).sample(generator)}
+
+    def log_prob(self, following: State, previous: State) -> Tensor:
+        return self._given(previous).log_prob(following[self.name])
+
+    def entropy(self, previous: State) -> Tensor:
+        entropy = self._given(previous).entropy
+        return entropy.reshape(len(entropy), -1).sum(1)
+
+    def reverse(self) -> Kernel:
+        network = self.conditional.network
+        if isinstance(network, LogLinear) and network.asymmetry() == 0:
+            return self  # detailed balance
+        return super().reverse()
+
+
+class LogLinear(Network):
+    """Logits of a Binary group of `size` coordinates for p(z | z') ~ exp <W s' + b, s>, with s = 2 z - 1 (eq:art_mat).
+
+    Detailed balance holds iff W is symmetric.
+    """
+
+    def __init__(self, name: str, size: int):
+        super().__init__(name=name, size=size)
+        self.name, self.reads = name, (name,)
+        self.weight = nn.Parameter(torch.zeros(size, size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, others) -> Tensor:
+        return 2 * nn.functional.linear(2 * others[self.name] - 1, self.weight, self.bias)
+
+    @torch.no_grad()
+    def asymmetry(self) -> float:
+        """|W - W^T|, Frobenius."""
+        return float((self.weight - self.weight.T).norm())
+
+    @torch.no_grad()
+    def symmetrise(self) -> None:
+        """W <- (W + W^T) / 2."""
+        self.weight.copy_((self.weight + self.weight.T) / 2)
+
+
+class JointKernel(Kernel):
+    """eq:gibbs_transition: p(x | x') = sum_i alpha_i p_i(x_i | x'_-i) [x_-i = x'_-i].
+
+    A Real group is redrawn to its old value with probability zero. So where it has changed, `log_prob` is a log
+    density in it, and where it has not, its term is left out: the rest is a probability.
+
+    `reversible` says that the conditionals belong to one joint whatever the parameters are, as those of a harmonium do.
+    The chain is then in detailed balance (theorem T1) and its own reverse.
+    """
+
+    def __init__(self, model: JointModel, reversible: bool = False):
+        super().__init__()
+        self.model, self.reversible = model, reversible
+
+    def admit(self, state: State) -> State:
+        missing = [name for name in self.model.names if name not in state]
+        if missing:
+            raise InputError(f"{missing[0]!r} is missing: a kernel takes whole states (a Learner completes them)")
+        return self.model.admit(state)[0]
+
+    def sample(self, previous: State, generator: torch.Generator) -> State:
+        rows = row_count(previous)
+        return Chain(self.model, generator=generator, scan="random", per_row=True, batch=rows).step(previous)[0]
+
+    def log_prob(self, following: State, previous: State) -> Tensor:
+        model, terms = self.model, []
+        same = {n: (following[n] == previous[n]).reshape(row_count(previous), -1).all(1) for n in model.names}
+        for name in model.names:
+            others = torch.stack([same[n] for n in model.names if n != name] or [torch.ones_like(same[name])]).all(0)
+            possible = others if model.variables[name].finite else others & ~same[name]
+            moved = model(name, previous).log_prob(following[name]) + math.log(model.alpha[name])
+            terms.append(torch.where(possible, moved, -torch.inf))
+        return torch.stack(terms).logsumexp(0)
+
+    def reverse(self) -> Kernel:
+        return self if self.reversible else super().reverse()
+
+
+def whole_states(kernel: Kernel, data: Data | Mapping[str, Tensor]) -> State:
+    """Examples without missing values, as the kernel takes them; refuses what is wrong."""
+    if not isinstance(kernel, Kernel):
+        raise InputError(f"a Kernel is needed, found {type(kernel).__name__}")
+    data = data if isinstance(data, Data) else Data(data)
+    missing = [name for name, mask in data.mask.items() if not bool(mask.all())]
+    if missing:
+        raise InputError(f"{missing[0]!r} has missing values: a kernel takes none, a Learner does")
+    return kernel.admit(data.state)
+
+
+def _scores(kernel: Kernel, following: State, previous: State) -> Tensor:
+    """log p(following | previous), which must be a number per row."""
+    scores, rows = kernel.log_prob(following, previous), row_count(previous)
+    if scores.shape != (rows,):
+        raise InputError(
+            f"log_prob of {type(kernel).__name__} must have one number per row, [{rows}], found {list(scores.shape)}"
+        )
+    return scores
+
+
+# --- learning ---------------------------------------------------------------------------------------------------
+
+
+def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The default optimiser."""
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelInfo:
+    """One update: `loss` is minus the mean of log p(x_k | x_k+1), a tensor."""
+
+    step: int
+    loss: Tensor
+
+
+class KernelLearner(Stepwise[KernelInfo, Kernel]):
+    """`for info in learner.run(steps)`, or `learner.fit(steps)`.
+
+    The data are whole states: values by names of groups, or `Data` without missing values. `form` "literal" draws whole
+    sequences of n = `chain_length` steps from the data and then updates once, by the mean over them; "running" goes on
+    with one batch, of which a share 1/n, chosen at random, is replaced by fresh examples after each step, so that n is
+    the mean length and an update costs the same for every n. `optimiser(parameters)` makes the optimiser;
+    `learning_rate`, a number or a function of the step, overrides its own. `after_update` is called after each update,
+    for constraints such as `LogLinear.symmetrise`.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        data: Data | Mapping[str, Tensor],
+        *,
+        q: str | Kernel = "forward",
+        chain_length: float | Schedule = 4,
+        batch_size: int = 256,
+        form: str = "running",
+        learning_rate: float | Schedule | None = None,
+        optimiser: Optimiser = adam,
+        after_update: Callable[[], None] | None = None,
+        seed: int = 0,
+    ):
+        at_least({"batch_size": (batch_size, 1)})
+        if form not in FORMS:
+            raise InputError(f"form must be one of {', '.join(FORMS)}, found {form!r}")
+        if not isinstance(q, Kernel) and q not in ("forward", "reverse"):
+            raise InputError(f'q must be "forward", "reverse" or a kernel, found {q!r}')
+        self.kernel, self.data, self.q = kernel, whole_states(kernel, data), q
+        self.chain_length = as_schedule("chain_length", chain_length)
+        self.rate = None if learning_rate is None else as_schedule("learning_rate", learning_rate)
+        self.batch_size, self.form, self.after_update = batch_size, form, after_update
+        self._check_reverse()
+        learned = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
+        if not learned:
+            raise InputError("the kernel has no parameter to learn; kernel.requires_grad_(True) lets it learn (on)")
+        self.optimiser = optimiser(learned)
+        device = next(iter(self.data.values())).device
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.step_count = 0
+        self.batch = self._fresh(batch_size)
+
+    def _check_reverse(self) -> None:
+        """Where q is the reverse, there must be one, and updates must leave it so."""
+        if self.q != "reverse":
+            return
+        self.kernel.reverse()
+        if isinstance(self.kernel, FactorKernel) and self.after_update is None:
+            raise InputError("updates end the symmetry that q='reverse' needs; give after_update=network.symmetrise")
+
+    @property
+    def result(self) -> Kernel:
+        return self.kernel
+
+    def step(self) -> KernelInfo:
+        """One update."""
+        length = self.chain_length(self.step_count)
+        if not length >= 1:
+            raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
+        before, after = self._pairs(length)
+        loss = -_scores(self.kernel, before, after).mean()
+        if not bool(loss.isfinite()):
+            raise NonFiniteError(", ".join(before), self.step_count, "the loss")
+        self.optimiser.zero_grad()
+        loss.backward()
+        if self.rate is not None:
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.rate(self.step_count)
+        self.optimiser.step()
+        if self.after_update is not None:
+            self.after_update()
+        self.step_count += 1
+        return KernelInfo(self.step_count, loss.detach())
+
+    @torch.no_grad()
+    def _pairs(self, length: float) -> tuple[State, State]:
+        """x_k and x_k+1: of whole sequences, or of the running batch."""
+        if self.form == "literal":
+            states = sequence(self._drawn_from(), self._fresh(self.batch_size), round(length), self.generator)
+            return _joined(states[:-1]), _joined(states[1:])
+        before = self.batch
+        after = self._drawn_from().sample(before, self.generator)
+        chance = torch.rand(self.batch_size, generator=self.generator, device=self.generator.device)
+        fresh = self._fresh(self.batch_size)
+        self.batch = {n: torch.where(_wide(chance < 1 / length, v), fresh[n], v) for n, v in after.items()}
+        return before, after
+
+    def _drawn_from(self) -> Kernel:
+        if isinstance(self.q, Kernel):
+            return self.q
+        return self.kernel if self.q == "forward" else self.kernel.reverse()
+
+    def _fresh(self, rows: int) -> State:
+        index = torch.randint(row_count(self.data), (rows,), generator=self.generator, device=self.generator.device)
+        return take(self.data, index)
+
+
+@torch.no_grad()
+def sequence(q: Kernel, start: State, n: int, generator: torch.Generator) -> list[State]:
+    """x_1 = start, x_2, ..., x_n+1."""
+    states = [start]
+    for _ in range(n):
+        states.append(q.sample(states[-1], generator))
+    return states
+
+
+# --- the objective along n --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """F and F-hat for n = 1, ..., N, chain by chain, `[chains, N]`."""
+
+    f: Tensor
+    f_hat: Tensor
+
+    def slope(self, first: int = 1) -> tuple[float, float]:
+        """The least-squares slope of F along n = first, ..., N, and its standard error over chains."""
+        at_least({"first": (first, 1)})
+        chains, last = self.f.shape
+        if last - first < 1 or chains < 2:
+            raise InputError(
+                f"a slope needs two lengths and two chains, found n = {first} to {last} and {chains} chains"
+            )
+        values = self.f[:, first - 1 :]
+        n = torch.arange(values.shape[1], dtype=values.dtype, device=values.device)
+        centred = n - n.mean()
+        slopes = values @ centred / centred.square().sum()
+        return float(slopes.mean()), float(slopes.std() / len(slopes) ** 0.5)
+
+
+@torch.no_grad()
+def objective(
+    p: Kernel, q: Kernel, start: Data | Mapping[str, Tensor], n: int, generator: torch.Generator
+) -> Objective:
+    """F and F-hat up to n, along chains of q that begin at `start` (examples). Where its entropy is known, the last
+    term of F is exact given x_n."""
+    at_least({"n": (n, 1)})
+    states = sequence(q, whole_states(p, start), n, generator)
+    gains, lasts = [], []
+    for before, after in itertools.pairwise(states):
+        forward, entropy = _scores(q, after, before), q.entropy(before)
+        gains.append(_scores(p, before, after) - forward)
+        lasts.append(forward if entropy is None else -entropy)
+    f_hat = torch.stack(gains, 1).double().cumsum(1)
+    return Objective(f_hat + torch.stack(lasts, 1).double(), f_hat)
+
+
+def _joined(states: list[State]) -> State:
+    return {name: torch.cat([state[name] for state in states]) for name in states[0]}
+
+
+def _wide(rows: Tensor, like: Tensor) -> Tensor:
+    return rows.view(-1, *[1] * (like.ndim - 1))

@@ -1,0 +1,32 @@
+"""Which part of a group a question holds: patterns that are drawn anew for every row, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: Bool `[rows, ...]`, true where a group is held; missing axes at the end are those of the group. A function of the
+#: number of rows, a generator and its device.
+Hold = Callable[[int, torch.Generator, torch.device], Tensor]
+
+
+@dataclass(frozen=True)
+class AroundASquare:
+    """All of an image `[channels, side, side]` but a square somewhere in it, with sides between these two."""
+
+    side: int
+    least: int
+    most: int
+
+    def __call__(self, rows: int, generator: torch.Generator, device: torch.device) -> Tensor:
+        chance = torch.rand(3, rows, 1, generator=generator, device=device)
+        size = self.least + (chance[0] * (self.most + 1 - self.least)).floor()
+        place = torch.arange(self.side, device=device)
+        inside = []
+        for each in chance[1:]:
+            first = (each * (self.side + 1 - size)).floor()
+            inside.append((place >= first) & (place < first + size))
+        return ~(inside[0].unsqueeze(2) & inside[1].unsqueeze(1)).unsqueeze(1)

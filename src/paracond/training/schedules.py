@@ -1,0 +1,30 @@
+"""Numbers that change while a model learns: chain length (appendix D: start short, grow), learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from paracond.data import InputError
+
+Schedule = Callable[[int], float]
+
+
+def constant(value: float) -> Schedule:
+    return lambda step: value
+
+
+def linear(start: float, end: float, steps: int) -> Schedule:
+    """From `start` to `end` in equal parts over `steps`, then `end`."""
+    return lambda step: start + (end - start) * min(1.0, step / max(1, steps))
+
+
+def cosine(start: float, end: float, steps: int) -> Schedule:
+    """From `start` to `end` along half a cosine over `steps`, then `end`."""
+    return lambda step: end + (start - end) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / max(1, steps))))
+
+
+def as_schedule(what: str, value: float | Schedule) -> Schedule:
+    if not callable(value) and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+        raise InputError(f"{what} must be a number or a function of the step, found {value!r}")
+    return value if callable(value) else constant(value)
