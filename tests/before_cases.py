@@ -61,7 +61,7 @@ def digits(hide):
 
 
 def ask(model, given):
-    return pc.query(model, given, chains=2, until=4, warmup=4, seed=1)
+    return pc.query(model, given, chains=2, stop=pc.Sweeps(4), seed=1)
 
 
 def scenes(rows=96):
@@ -112,7 +112,7 @@ def shipped(name, given, sweeps=2):
 
 def shipped_query(name, given, want):
     model = pc.JointModel.load(MODELS / name)
-    answer = pc.query(model, given, want, chains=2, until=2, warmup=1, seed=3)
+    answer = pc.query(model, given, want, chains=2, stop=pc.Sweeps(2, 1), seed=3)
     found = {f"probabilities {group}": value for group, value in answer.probabilities.items()}
     return found | {f"draws {group}": value for group, value in answer.samples.items()}
 
@@ -129,9 +129,9 @@ CASES = {
     "demo, few labels": lambda: digits(0.9),
     "images": lambda: small_images(),
     "images, few labels": lambda: small_images(40, shifts=2, chain_length=(2.0, 6.0)),
-    "images, no init": lambda: small_images(start=0, class_reads_latents=True, kind="plain"),
+    "images, no init": lambda: small_images(init=0, class_reads_latents=True, kind="plain"),
     "faces": lambda: small_faces(),
-    "faces, in turn": lambda: small_faces(beside=False),
+    "faces, in turn": lambda: small_faces(parallel=False),
     **{f"comparison, {method}": (lambda method=method: compared(method)) for method in ("vae", "symmetric", "ours")},
     "models/mnist": lambda: shipped("mnist", {"c": torch.tensor([3, 8])}),
     "models/fashion": lambda: shipped("fashion", {"c": torch.tensor([3, 8])}),

@@ -18,7 +18,7 @@ CONSISTENT = Pairwise({"u": pc.Binary(3), "c": pc.Categorical(3), "w": pc.Binary
 def run(model, steps, clamp=None, state=None, seed=0, **options):
     generator = model.generator(seed)
     chain = pc.Chain(model, clamp=clamp, generator=generator, batch=CHAINS, **options)
-    start = model.start(CHAINS, generator)
+    start = pc.initializers.initial_state(model, CHAINS, generator)
     start = start if state is None else {**start, **state}
     return chain.run(start, steps)
 
@@ -130,7 +130,7 @@ def test_another_pattern_in_every_row(per_row, scan):
     """Thirds of the rows have nothing, a group, or coordinates clamped: each third draws from its own posterior."""
     finite = exact.enumerate_model(CONSISTENT)
     patterns = [{}, CLAMPS["whole group"], CLAMPS["groups and coordinates"]]
-    start = CONSISTENT.start(CHAINS, CONSISTENT.generator(5))
+    start = pc.initializers.initial_state(CONSISTENT, CHAINS, CONSISTENT.generator(5))
     mask = {n: torch.zeros(v.shape, dtype=torch.bool) for n, v in start.items()}
     for k, given in enumerate(patterns):
         rows = torch.arange(CHAINS) % 3 == k
@@ -148,7 +148,7 @@ def test_another_pattern_in_every_row(per_row, scan):
 
 def test_all_clamped_changes_nothing():
     model = CONSISTENT
-    state = model.start(4, model.generator(0))
+    state = pc.initializers.initial_state(model, 4, model.generator(0))
     clamp = {n: torch.ones(4, dtype=torch.bool) for n in model.names}
     for per_row in (False, True):
         final = pc.Chain(model, clamp=clamp, per_row=per_row, generator=model.generator(0)).run(state, 5)
@@ -191,7 +191,7 @@ def test_a_family_that_does_not_factorise_learns_and_answers():
     learner = pc.Learner(model, pc.Data({"a": twins, "b": twins}), batch_size=2, learning_rate=0.02, average=0.9)
     learned = learner.fit(400)
     assert model("a", {"a": twins, "b": twins}).log_prob(twins).shape == (100,)
-    answer = pc.query(learned, {"a": twins[:2]}, ["b"], until=5)
+    answer = pc.query(learned, {"a": twins[:2]}, ["b"], stop=pc.Sweeps(5))
     assert answer.decisions["b"].tolist() == twins[:2].tolist()
 
 
@@ -216,7 +216,7 @@ def test_single_coordinates_of_dependent_ones_are_refused():
 def test_same_seed_same_result(scan, per_row):
     def final(seed):
         chain = pc.Chain(CONSISTENT, scan=scan, per_row=per_row, batch=50, generator=CONSISTENT.generator(seed))
-        return chain.run(CONSISTENT.start(50, CONSISTENT.generator(1)), 20)
+        return chain.run(pc.initializers.initial_state(CONSISTENT, 50, CONSISTENT.generator(1)), 20)
 
     one, two, other = final(0), final(0), final(1)
     assert all(torch.equal(one[n], two[n]) for n in one)
@@ -225,7 +225,7 @@ def test_same_seed_same_result(scan, per_row):
 
 def test_a_step_leaves_the_given_state_alone():
     model = CONSISTENT
-    state = model.start(10, model.generator(0))
+    state = pc.initializers.initial_state(model, 10, model.generator(0))
     copy = {n: v.clone() for n, v in state.items()}
     for per_row in (False, True):
         pc.Chain(model, per_row=per_row, batch=10, generator=model.generator(0)).step(state)
@@ -250,7 +250,7 @@ def test_bad_chains_are_refused(options, message):
 
 def test_bad_states_are_refused():
     model = CONSISTENT
-    state = model.start(4, model.generator(0))
+    state = pc.initializers.initial_state(model, 4, model.generator(0))
     chain = pc.Chain(model, clamp={"c": torch.tensor([True, False, True])}, generator=model.generator(0))
     with pytest.raises(pc.InputError, match="clamp of 'c' has 3 rows, the state has 4"):
         chain.run(state, 1)
@@ -260,7 +260,7 @@ def test_bad_states_are_refused():
 
 def test_states_are_converted_and_clamps_spread():
     model = CONSISTENT
-    state = {n: v.double().numpy() for n, v in model.start(4, model.generator(0)).items()}
+    state = {n: v.double().numpy() for n, v in pc.initializers.initial_state(model, 4, model.generator(0)).items()}
     clamp = {"u": torch.tensor([True, False, True]), "c": torch.tensor([True, False, False, True])}
     chain = pc.Chain(model, clamp=clamp, batch=4, per_row=True, generator=model.generator(0))
     final = chain.run(state, 20)

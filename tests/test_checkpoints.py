@@ -13,6 +13,8 @@ from torch import nn
 
 import paracond as pc
 from paracond import serialization as storage
+from paracond.experiments.faces.init_rows import InitRows
+from paracond.experiments.faces.slow_rows import SlowRows
 from paracond.runtime import progress
 from paracond.training import checkpoints
 
@@ -51,7 +53,7 @@ def make(seed=0, hidden=8, batch_size=16, rows=64, hidden_labels=0.5, variables=
     torch.manual_seed(seed)
     networks = {n: pc.networks.mlp(variables, n, hidden=hidden) for n in variables}
     networks["c"] = Dropping(7, 3)
-    starts = {"x": pc.initializers.components(variables, "x", ["c"], 2)} if begins else {}
+    starts = {"x": pc.initializers.pca(variables, "x", ["c"], 2)} if begins else {}
     conditionals = {n: pc.Conditional(variables[n], network, starts.get(n)) for n, network in networks.items()}
     model = pc.JointModel(conditionals)
     schedules = {
@@ -89,10 +91,10 @@ def picture(learner):
             "last": learner.scan.last,
             **plain(learner),
             "completion": plain(learner.completion),
-            "faults": plain(learner.faults),
+            "faults": plain(learner.guard),
             **{n: getattr(learner, n) for n in ("batch", "redrawn", "updates")},
             "pool": {n: getattr(learner.completion, n) for n in ("pool", "mask", "redrawn", "kept", "turns")},
-            "beside": picture_beside(learner.beside) if learner.beside else None,
+            "beside": picture_beside(learner.source) if learner.source else None,
         }
     )
 
@@ -101,7 +103,7 @@ def picture_beside(beside):
     return {
         "model": dict([*beside.still.named_parameters(), *beside.still.named_buffers()]),
         "generator": beside.generator.get_state(),
-        "faults": plain(beside.completion.faults),
+        "faults": plain(beside.completion.guard),
         **plain(beside),
         "pool": beside.pool,
         "redrawn": beside.redrawn,
@@ -132,15 +134,15 @@ def some(rows, generator, device):
 
 
 RESTARTS = [
-    pc.Restart(0.25, "x", some),
-    pc.Restart(0.125, "x", some, after=9),
-    pc.Restart(0.125, "x", some, times=30.0),
+    InitRows(0.25, "x", some),
+    InitRows(0.125, "x", some, after=9),
+    InitRows(0.125, "x", some, times=30.0),
 ]
 OPTIONS += [
     {"warm": ["c", "z"], "completion_steps": 2},
     {"beside": True, "completion_steps": 3},
     {"completed_by": "average", "completion_steps": 2},
-    {"lasting": pc.Lasting(0.4, 20)},
+    {"lasting": SlowRows(0.4, 20)},
     {"begins": True, "restarts": RESTARTS, "beside": True},
     {"beside": True, "completion_steps": 2, "warm": ["c", "z"], "draw": "after"},
     {"beside": True, "form": "literal", "batch_size": 100, "chain_length": 5},
@@ -189,7 +191,7 @@ def test_a_run_goes_on_from_any_moment_in_the_making_of_a_pool(tmp_path):
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_saving_changes_nothing(beside, tmp_path):
-    learner = make(beside=beside)
+    learner = make(completion=pc.CompletionOptions(parallel=beside))
     learner.fit(7)
     before = picture(learner)
     checkpoints.save(learner, tmp_path)
@@ -347,7 +349,7 @@ def test_a_checkpoint_of_another_run_is_refused(options, message, tmp_path):
 
 
 def test_completion_beside_learning_is_not_left_off_on_the_way(tmp_path):
-    learner = make(beside=True)
+    learner = make(completion=pc.CompletionOptions(parallel=True))
     learner.fit(3)
     checkpoints.save(learner, tmp_path)
     assert_refused(make(seed=1), tmp_path, "completion beside learning is on there and absent here")
@@ -543,16 +545,16 @@ def test_a_fault_leaves_the_last_checkpoint_and_is_written_beside_it(tmp_path):
 def test_a_fault_that_was_not_yet_noticed_is_not_saved(tmp_path):
     """Recorded programs only write it down."""
     learner = make()
-    learner.faults.first.copy_(torch.tensor([0, 1, 0]))
+    learner.guard.first.copy_(torch.tensor([0, 1, 0]))
     with pytest.raises(pc.NonFiniteError, match="the loss of 'c' is not finite at step 0"):
         checkpoints.save(learner, tmp_path)
     assert not checkpoints.exists(tmp_path)
 
 
 def test_a_fault_beside_learning_that_was_not_yet_noticed_is_not_saved(tmp_path):
-    learner = make(beside=True)
+    learner = make(completion=pc.CompletionOptions(parallel=True))
     learner.fit(3)
-    learner.completion.faults.first.copy_(torch.tensor([2, 1, 3]))
+    learner.completion.guard.first.copy_(torch.tensor([2, 1, 3]))
     with pytest.raises(pc.NonFiniteError, match="a completion of 'c' is not finite at step 2"):
         checkpoints.fit(learner, 3, tmp_path)
     assert not checkpoints.exists(tmp_path) and checkpoints.exists(tmp_path / checkpoints.FAULT)
@@ -581,7 +583,9 @@ def pictures_learner(seed, engine, beside):
     c = torch.randint(3, (256,), generator=generator)
     x = torch.rand(256, 1, 12, 12, generator=generator) * 0.1 + c.view(-1, 1, 1, 1) / 3
     given = pc.datasets.hide(pc.Data({"x": x, "c": c}), {"c": 0.5})
-    return pc.Learner(model, given, batch_size=64, engine=engine, seed=seed, beside=beside)
+    return pc.Learner(
+        model, given, batch_size=64, engine=engine, seed=seed, completion=pc.CompletionOptions(parallel=beside)
+    )
 
 
 @gpu

@@ -14,6 +14,7 @@ from torch import nn
 import paracond as pc
 from paracond import exact
 from paracond.baselines import harmonium as harmoniums
+from paracond.composition import Pinned, Summing
 from paracond.distributions import Gaussian
 
 MIXED = torch.tensor([1.0, 0.0])
@@ -40,8 +41,8 @@ def demixing(first, second, mixed=None):
 
     rules = {
         "m": mask,
-        "first.x": lambda law, others: pc.Pinned(law("first.x"), seen(others), others["m"] == 0),
-        "second.x": lambda law, others: pc.Pinned(law("second.x"), seen(others), others["m"] == 1),
+        "first.x": lambda law, others: Pinned(law("first.x"), seen(others), others["m"] == 0),
+        "second.x": lambda law, others: Pinned(law("second.x"), seen(others), others["m"] == 1),
     }
     given = {"x": PIXELS} if mixed is None else {}
     return pc.compose({"first": first, "second": second}, groups={"m": PIXELS}, given=given, rules=rules)
@@ -102,7 +103,7 @@ def test_rules_add_no_parameters():
     family = pc.Real(2, scale="learned")
     model = pc.JointModel(
         {"x": pc.Conditional(family, pc.networks.mlp({"x": family, "c": pc.Binary(1)}, "x"))},
-        conditions={"c": pc.Condition(pc.Binary(1), 0)},
+        context={"c": pc.Context(pc.Binary(1), 0)},
     )
     joint = pc.compose({"a": model}, rules={"a.x": lambda law, others: law("a.x")})
     assert {id(p) for p in joint.parameters()} == {id(p) for p in model.parameters()}
@@ -111,12 +112,12 @@ def test_rules_add_no_parameters():
 def test_starts_travel_along():
     variables = {"x": pc.Real(3, scale=0.5), "c": pc.Categorical(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    start = pc.initializers.components(variables, "x", ["c"], rank=2)
+    start = pc.initializers.pca(variables, "x", ["c"], rank=2)
     model = pc.JointModel(
         {"x": pc.Conditional(variables["x"], networks["x"], start), "c": pc.Conditional(variables["c"], networks["c"])}
     )
     joint = pc.compose({"a": model, "b": model})
-    known, mask = joint.admit({"a.x": torch.ones(6, 3)}, {"a.x": torch.arange(18).view(6, 3) % 2 == 0})
+    known, mask = joint.validate({"a.x": torch.ones(6, 3)}, {"a.x": torch.arange(18).view(6, 3) % 2 == 0})
     state = joint.start(6, joint.generator(0), known, mask)
     assert torch.equal(state["a.x"][mask["a.x"]], torch.ones(9)) and set(state) == {"a.x", "a.c", "b.x", "b.c"}
     assert torch.equal(joint.start_score("b.x", state), model.start_score("x", {"x": state["b.x"], "c": state["b.c"]}))
@@ -125,7 +126,7 @@ def test_starts_travel_along():
 def test_pinned_coordinates_are_certain():
     law = Gaussian(torch.zeros(4, 3), torch.zeros(()))
     where = torch.tensor([True, False, True])
-    pinned = pc.Pinned(law, torch.full((4, 3), 2.0), where)
+    pinned = Pinned(law, torch.full((4, 3), 2.0), where)
     drawn = pinned.sample(torch.Generator().manual_seed(0))
     assert torch.equal(drawn[:, where], torch.full((4, 2), 2.0)) and not bool((drawn[:, 1] == 2.0).any())
     assert torch.equal(pinned.mean[0], torch.tensor([2.0, 0.0, 2.0]))
@@ -143,7 +144,7 @@ def test_sums_condition_a_gaussian(size, channels):
     mean, log_scale, weights = (torch.randn(1, 2, 4, 4).double() for _ in range(3))
     rows = 40_000
     total = torch.randn(1, 1 if channels else 2, 4 // size, 4 // size).double()
-    wide = pc.Summing(Gaussian(mean.expand(rows, -1, -1, -1), log_scale), total, weights, size, channels)
+    wide = Summing(Gaussian(mean.expand(rows, -1, -1, -1), log_scale), total, weights, size, channels)
     eye = torch.eye(32).double().view(32, 2, 4, 4)
     pooled = nn.functional.avg_pool2d(eye * weights, size) * size**2
     a = (pooled.sum(1, keepdim=True) if channels else pooled).flatten(1).T
@@ -183,8 +184,8 @@ def test_the_program_in_the_guide_runs(monkeypatch, capsys):
     """In short: a few updates and sweeps."""
     guide = Path(__file__).parents[1] / "docs" / "compose.md"
     program = "".join(re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL))
-    shorter = program.replace("fit(6000)", "fit(3)").replace("until=200", "until=2")
-    assert shorter.count("fit(3)") == 1 and shorter.count("until=2)") == 2
+    shorter = program.replace("fit(6000)", "fit(3)").replace("stop=pc.Sweeps(200)", "stop=pc.Sweeps(2)")
+    assert shorter.count("fit(3)") == 1 and shorter.count("stop=pc.Sweeps(2))") == 2
     monkeypatch.setattr(pc, "query", partial(pc.query, chains=2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pc.NotMixedWarning)
@@ -200,11 +201,11 @@ def test_rules_and_sums_that_cannot_be_are_refused():
     networks = {name: pc.networks.mlp(variables, name) for name in variables}
     model = pc.JointModel({name: pc.Conditional(family, networks[name]) for name, family in variables.items()})
 
-    def asked(rule):
+    def draw(rule):
         return pc.sample(pc.compose({"one": model}, rules={"one.x": rule}), rows=2, sweeps=1)
 
     def summing(total, size, name="one.x"):
-        return lambda law, others: pc.Summing(law(name), total, torch.ones(()), size)
+        return lambda law, others: Summing(law(name), total, torch.ones(()), size)
 
     for rule, message in (
         (lambda law, others: law("one.x").mean, "rule of 'one.x' must return a Distribution, found Tensor"),
@@ -212,6 +213,6 @@ def test_rules_and_sums_that_cannot_be_are_refused():
         (summing(torch.zeros(2, 1, 4, 4), 2), r"must have shape \[1, 2, 2\], found \[1, 4, 4\]"),
     ):
         with pytest.raises(pc.InputError, match=message):
-            asked(rule)
+            draw(rule)
     with pytest.raises(pc.InputError, match="for a Gaussian law, found Bernoulli"):
-        pc.Summing(model("c", pc.sample(model, rows=2, sweeps=0)), torch.zeros(2, 1, 1, 1), torch.ones(()))
+        Summing(model("c", pc.sample(model, rows=2, sweeps=0)), torch.zeros(2, 1, 1, 1), torch.ones(()))

@@ -9,6 +9,7 @@ from helpers import assert_fits, assert_mean, still
 import paracond as pc
 from paracond.baselines import directed, estimators, priors
 from paracond.baselines import special_cases as known
+from paracond.baselines.directed import VAE, Symmetric
 from paracond.training import checkpoints
 
 BITS = 3
@@ -18,11 +19,11 @@ CLASSES = 2
 def model_of(latent, observed=None, seed=0, hidden=6):
     """x and z, each by an MLP that reads the other and the condition c."""
     torch.manual_seed(seed)
-    condition = pc.Condition(pc.Categorical(CLASSES), None)
+    condition = pc.Context(pc.Categorical(CLASSES), None)
     groups = {"x": observed or pc.Binary(4), "z": latent}
     variables = {**groups, "c": condition.family}
     nets = {n: pc.networks.mlp(variables, n, hidden=hidden, depth=1, activation="tanh") for n in groups}
-    model = pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}, conditions={"c": condition})
+    model = pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}, context={"c": condition})
     with torch.no_grad():  # far from zero, where all estimators would agree
         for parameter in model.parameters():
             parameter.mul_(2.0)
@@ -31,7 +32,7 @@ def model_of(latent, observed=None, seed=0, hidden=6):
 
 def examples(rows=8, family=None, seed=1):
     generator = torch.Generator().manual_seed(seed)
-    x = (family or pc.Binary(4)).start(rows, generator, torch.float64)
+    x = (family or pc.Binary(4)).random(rows, generator, torch.float64)
     return pc.Data({"x": x, "c": torch.arange(rows) % CLASSES})
 
 
@@ -78,7 +79,7 @@ def exact_codes(model, state):
 def test_exact_expectations_give_the_elbo_and_its_gradient():
     """Deterministic, so equal to enumeration to rounding: also a test of the divergence."""
     model, data = model_of(pc.Binary(BITS)), examples()
-    learner = pc.VAE(model, data, estimator="exact", batch_size=8, optimiser=still)
+    learner = VAE(model, data, estimator="exact", batch_size=8, optimiser=still)
     bound = exact_elbo(model, data.state).mean()
     wanted = flat_gradient(bound, model)
     for info in learner.run(2):
@@ -89,7 +90,7 @@ def test_exact_expectations_give_the_elbo_and_its_gradient():
 @pytest.mark.parametrize("estimator", ["disarm"])
 def test_an_unbiased_estimator_has_the_exact_gradient_on_average(estimator):
     model, data = model_of(pc.Binary(BITS)), examples()
-    learner = pc.VAE(model, data, estimator=estimator, batch_size=8, optimiser=still)
+    learner = VAE(model, data, estimator=estimator, batch_size=8, optimiser=still)
     assert_mean(found_gradients(learner, 2000), flat_gradient(exact_elbo(model, data.state).mean(), model))
 
 
@@ -110,7 +111,7 @@ def test_a_biased_estimator_is_biased_in_the_encoder_only_and_not_far_off(estima
     """Said to be biased, so it must fail the test that unbiased ones pass; the decoder's gradient is exact on average.
     On its way it points: the cosine with the true gradient of the encoder is high."""
     model, data = model_of(pc.Binary(BITS)), examples()
-    learner = pc.VAE(model, data, estimator=estimator, batch_size=8, optimiser=still)
+    learner = VAE(model, data, estimator=estimator, batch_size=8, optimiser=still)
     found, wanted = found_gradients(learner, 2000), flat_gradient(exact_elbo(model, data.state).mean(), model)
     split = sum(p.numel() for p in model.conditional("x").parameters())
     assert_mean(found[:, :split], wanted[:split])
@@ -143,7 +144,7 @@ def closed_form_elbo(model, x):
 def test_the_pathwise_gradient_is_that_of_the_closed_form_for_a_linear_gaussian_model():
     model = linear_gaussian()
     x = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    learner = pc.VAE(model, pc.Data({"x": x}), batch_size=8, optimiser=still)
+    learner = VAE(model, pc.Data({"x": x}), batch_size=8, optimiser=still)
     assert learner.estimator == "pathwise"
     assert_mean(found_gradients(learner, 2000), flat_gradient(closed_form_elbo(model, x).mean(), model))
     drawn = torch.stack([directed.elbo(model, pc.Data({"x": x}), draws=20, seed=k) for k in range(200)])
@@ -169,7 +170,7 @@ def test_a_linear_gaussian_vae_reaches_the_evidence_of_principal_components():
     nets = {n: pc.networks.mlp(groups, n, depth=0) for n in groups}
     model = pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}).double()
     rate = pc.schedules.cosine(0.02, 1e-4, 2500)
-    learned = pc.VAE(model, pc.Data({"x": x}), batch_size=200, learning_rate=rate, average=0.99).fit(2500)
+    learned = VAE(model, pc.Data({"x": x}), batch_size=200, learning_rate=rate, average=0.99).fit(2500)
     found = float(directed.elbo(learned, pc.Data({"x": x}), draws=20).mean())
     best = evidence_of_components(x)
     assert best - 0.03 < found < best + 0.005  # q's axes must turn towards those of the posterior, at the end slowly
@@ -194,10 +195,10 @@ def test_with_a_prior_of_examples_the_bound_and_its_gradient_are_exact_too():
     model, data, others = model_of(pc.Binary(BITS)), examples(), examples(5, seed=7)
     bound = exact_elbo(model, data.state, exact_codes(model, others.state)).mean()
     wanted = flat_gradient(bound, model)
-    learner = pc.VAE(model, data, estimator="exact", prior=others, batch_size=8, optimiser=still)
+    learner = VAE(model, data, estimator="exact", prior=others, batch_size=8, optimiser=still)
     torch.testing.assert_close(-sum(learner.step().losses.values()), bound.detach())
     torch.testing.assert_close(found_gradients(learner, 1)[0], wanted, rtol=1e-9, atol=1e-9)
-    learner = pc.VAE(model, data, estimator="disarm", prior=others, batch_size=8, optimiser=still)
+    learner = VAE(model, data, estimator="disarm", prior=others, batch_size=8, optimiser=still)
     assert_mean(found_gradients(learner, 2000), wanted)
     drawn = torch.stack([directed.elbo(model, data, prior=others, draws=10, seed=k) for k in range(300)])
     assert_mean(drawn.mean(1), bound.detach())
@@ -207,7 +208,7 @@ def test_the_gradient_through_a_prior_of_examples_is_that_of_rounded_networks_to
     """That of the working model's encoder reaches the parameters: the same up to bfloat16."""
     model, found = model_of(pc.Real(2, scale=0.7), hidden=32).float(), []
     for engine in ("eager", "rounded"):
-        learner = pc.VAE(model, examples(), prior=examples(5, seed=7), batch_size=8, optimiser=still, engine=engine)
+        learner = VAE(model, examples(), prior=examples(5, seed=7), batch_size=8, optimiser=still, engine=engine)
         found.append(found_gradients(learner, 1)[0])
     assert float((found[0] - found[1]).norm() / found[0].norm()) < 0.03
 
@@ -215,7 +216,7 @@ def test_the_gradient_through_a_prior_of_examples_is_that_of_rounded_networks_to
 def test_scalar_codes_have_priors():
     model = model_of(pc.Real(()))
     for prior in (None, examples(5)):
-        learner = pc.VAE(model, examples(), prior=prior, batch_size=8)
+        learner = VAE(model, examples(), prior=prior, batch_size=8)
         assert bool(learner.step().losses["z"].isfinite())
         assert directed.random_code(model, "z", {"c": torch.zeros(3).long()}, prior=prior)["z"].shape == (3,)
 
@@ -256,7 +257,7 @@ def test_a_prior_of_examples_fits_what_no_fixed_one_can():
     x[:, 0] += 2.5 * (2 * (torch.arange(1000) % 2) - 1)
     data = pc.Data({"x": x - x.mean(0)})
     rate = pc.schedules.cosine(0.02, 1e-4, 1500)
-    learner = pc.VAE(linear_gaussian(), data, prior=data[:100], batch_size=100, learning_rate=rate, average=0.99)
+    learner = VAE(linear_gaussian(), data, prior=data[:100], batch_size=100, learning_rate=rate, average=0.99)
     found = float(directed.elbo(learner.fit(1500), data, prior=data[:100], draws=20).mean())
     assert evidence_of_components(data.state["x"]) + 0.5 < found < evidence_of_components(data.state["x"]) + 0.94
 
@@ -266,11 +267,11 @@ def test_priors_that_cannot_be():
     c, whole = torch.zeros(3).long(), {"x": torch.zeros(3, 4), "z": torch.zeros(3, BITS)}
     for wrong in ({"z": whole["z"], "c": c}, {**whole, "c": c}):
         with pytest.raises(pc.InputError, match="examples for a prior must have 'x' everywhere, and lack 'z'"):
-            pc.VAE(model, data, prior=pc.Data(wrong))
+            VAE(model, data, prior=pc.Data(wrong))
     with pytest.raises(pc.InputError, match="prior must be Data, examples whose codes are the prior, found int"):
         directed.random_code(model, "z", {"c": c}, prior=500)
     with pytest.raises(pc.InputError, match="'c' must be given"):
-        pc.VAE(model, data, prior=pc.Data({"x": data.state["x"]}))
+        VAE(model, data, prior=pc.Data({"x": data.state["x"]}))
 
 
 # --- symmetric equilibrium ------------------------------------------------------------------------------------------
@@ -294,7 +295,7 @@ def utilities(model, state):
 
 def test_symmetric_ascends_the_two_utilities_on_average():
     model, data = model_of(pc.Binary(BITS)), examples()
-    learner = pc.Symmetric(model, data, batch_size=8, optimiser=still)
+    learner = Symmetric(model, data, batch_size=8, optimiser=still)
     wanted = flat_gradient(sum(utilities(model, data.state)), model)
     assert_mean(found_gradients(learner, 2000), wanted)
 
@@ -302,7 +303,7 @@ def test_symmetric_ascends_the_two_utilities_on_average():
 def test_symmetric_may_complete_the_data_by_the_average():
     """With a model that has moved away from its average: the decoder ascends what the average's codes say."""
     model, data = model_of(pc.Binary(BITS)), examples()
-    learner = pc.Symmetric(model, data, batch_size=8, optimiser=still, completed_by="average", average=1 - 1e-12)
+    learner = Symmetric(model, data, batch_size=8, optimiser=still, completed_by="average", average=1 - 1e-12)
     learner.updates["x"] = learner.updates["z"] = 10**13  # or the average would forget its first weights
     with torch.no_grad():
         for parameter in model.conditional("z").parameters():
@@ -328,8 +329,8 @@ def test_without_observed_latents_it_is_wake_sleep():
     groups = {"x": pc.Binary(3), "z": pc.Binary(BITS)}
     nets = {n: pc.networks.mlp(groups, n, hidden=6, depth=1) for n in groups}
     model = pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}).double()
-    data = pc.Data({"x": pc.Binary(3).start(8, torch.Generator().manual_seed(1), torch.float64)})
-    ours = found_gradients(pc.Symmetric(model, data, batch_size=8, optimiser=still), 1200)
+    data = pc.Data({"x": pc.Binary(3).random(8, torch.Generator().manual_seed(1), torch.float64)})
+    ours = found_gradients(Symmetric(model, data, batch_size=8, optimiser=still), 1200)
     prior = pc.Binary(BITS).values().double()  # each code once: exactly uniform
     learner = known.wake_sleep(model, data, prior, batch_size=16, optimiser=still, engine="eager")
     split = sum(p.numel() for p in model.conditional("x").parameters())
@@ -345,9 +346,9 @@ def test_without_observed_latents_it_is_wake_sleep():
 def test_pairs_teach_both():
     """Rows with an observed z: the decoder learns from it, the encoder too, beside its dreams."""
     model, data = model_of(pc.Binary(BITS)), examples()
-    z = pc.Binary(BITS).start(8, torch.Generator().manual_seed(5), torch.float64)
+    z = pc.Binary(BITS).random(8, torch.Generator().manual_seed(5), torch.float64)
     pairs = torch.arange(8) < 3
-    learner = pc.Symmetric(model, pc.Data({**data.state, "z": z}, {"z": pairs}), batch_size=8, optimiser=still)
+    learner = Symmetric(model, pc.Data({**data.state, "z": z}, {"z": pairs}), batch_size=8, optimiser=still)
     state = data.state
     wide = all_codes(state, model.variables["z"])
     q = model("z", wide).log_prob(wide["z"]).exp().detach().view(8, -1)
@@ -388,10 +389,10 @@ def test_a_random_code_without_conditions_and_what_cannot_be_given():
 def with_codes_of(seed, c=None):
     prior = examples(5, seed=seed)
     prior = prior if c is None else pc.Data({**prior.state, "c": torch.full((5,), c)})
-    return lambda *what, **options: pc.VAE(*what, prior=prior, **options)
+    return lambda *what, **options: VAE(*what, prior=prior, **options)
 
 
-@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric, with_codes_of(7)])
+@pytest.mark.parametrize("kind", [VAE, Symmetric, with_codes_of(7)])
 def test_a_run_cut_in_two_is_bit_for_bit_the_whole_run(kind, tmp_path):
     def make():
         return kind(model_of(pc.Binary(BITS)), examples(20), batch_size=6, seed=4)
@@ -402,13 +403,13 @@ def test_a_run_cut_in_two_is_bit_for_bit_the_whole_run(kind, tmp_path):
     checkpoints.fit(second, 30, tmp_path, resume=True)
     for a, b in zip(whole.averaged.parameters(), second.averaged.parameters(), strict=True):
         assert torch.equal(a, b)
-    others = {pc.VAE: pc.Symmetric, pc.Symmetric: pc.VAE}
+    others = {VAE: Symmetric, Symmetric: VAE}
     other = others.get(kind, with_codes_of(7, c=1))  # the same images, given something else
     with pytest.raises(pc.InputError, match=r"of another run: (method is (VAE|Symmetric)|prior is 5 .*) there"):
         checkpoints.restore(other(model_of(pc.Binary(BITS)), examples(20), batch_size=6), tmp_path)
 
 
-@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric])
+@pytest.mark.parametrize("kind", [VAE, Symmetric])
 def test_rounded_networks_learn_too(kind):
     learner = kind(model_of(pc.Real(2)).float(), examples(64), batch_size=32, engine="rounded")
     first, *_, last = [sum(info.losses.values()) for info in learner.run(300)]
@@ -416,11 +417,11 @@ def test_rounded_networks_learn_too(kind):
 
 
 def by_average(*what, **options):
-    return pc.Symmetric(*what, completed_by="average", **options)
+    return Symmetric(*what, completed_by="average", **options)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", [pc.VAE, pc.Symmetric, by_average, with_codes_of(7)])
+@pytest.mark.parametrize("kind", [VAE, Symmetric, by_average, with_codes_of(7)])
 @pytest.mark.parametrize("latent", [pc.Binary(8), pc.Real(3)])
 def test_recorded_updates_learn_as_eager_ones_do(kind, latent):
     """Another order of draws and bfloat16, so the same only on average over the last updates."""
@@ -437,7 +438,7 @@ def test_recorded_updates_learn_as_eager_ones_do(kind, latent):
 def test_what_is_not_finite_changes_nothing():
     model = model_of(pc.Real(2), pc.Real(4))
     data = pc.Data({"x": torch.full((4, 4), 1e200, dtype=torch.float64), "c": torch.zeros(4).long()})
-    learner = pc.VAE(model, data, batch_size=4)
+    learner = VAE(model, data, batch_size=4)
     before = [p.clone() for p in model.parameters()]
     with pytest.raises(pc.NonFiniteError, match="is not finite at step 0"):
         learner.step()
@@ -447,19 +448,19 @@ def test_what_is_not_finite_changes_nothing():
 def test_what_is_refused():
     data, model = examples(), model_of(pc.Binary(BITS))
     with pytest.raises(pc.InputError, match="there is a prior for Binary and Real latents; 'z' is Categorical"):
-        pc.VAE(model_of(pc.Categorical(3)), data)
+        VAE(model_of(pc.Categorical(3)), data)
     with pytest.raises(
         pc.InputError, match=r"the estimator for Binary.* is one of gumbel, straight-through, .* found 'pathwise'"
     ):
-        pc.VAE(model, data, estimator="pathwise")
+        VAE(model, data, estimator="pathwise")
     with pytest.raises(pc.InputError, match="the data must have one of x, z everywhere"):
-        pc.Symmetric(model, pc.Data({"c": torch.zeros(3).long()}))
+        Symmetric(model, pc.Data({"c": torch.zeros(3).long()}))
     whole = pc.Data({**data.state, "z": torch.zeros(8, BITS)}, {"z": torch.arange(8) < 3})
     with pytest.raises(pc.InputError, match="'z' is observed in places: a VAE has no use for that, Symmetric has"):
-        pc.VAE(model, whole)
+        VAE(model, whole)
     with pytest.raises(pc.InputError, match="needs a JointModel of two groups"):
-        pc.VAE(pc.JointModel({"x": model.conditional("x")}), data)
+        VAE(pc.JointModel({"x": model.conditional("x")}), data)
     with pytest.raises(pc.InputError, match="learns from Data"):
-        pc.VAE(model, data.state)
+        VAE(model, data.state)
     with pytest.raises(pc.InputError, match="completed_by must be one of model, average, found 'luck'"):
-        pc.Symmetric(model, data, completed_by="luck")
+        Symmetric(model, data, completed_by="luck")

@@ -19,7 +19,7 @@ from paracond import exact
 from paracond.experiments.images.model import make_learner, small
 from paracond.experiments.images.presets import EXPERIMENTS
 from paracond.runtime import engine as engine_module
-from paracond.runtime.engine import Working
+from paracond.runtime.engine import RoundedCopy
 
 SHAPE = (2, 3, 2)
 gpu = pytest.mark.gpu
@@ -45,7 +45,7 @@ def test_a_recorded_chain_has_the_exact_limit():
     finite = exact.enumerate_model(table_model(random_tables(SHAPE, 0, strength=1.0)))
     rows = 40_000
     chain = pc.Chain(model, generator=model.generator(0), scan="random", per_row=False, engine="graphs")
-    state = chain.run(model.start(rows, model.generator(1)), 60)
+    state = chain.run(pc.initializers.initial_state(model, rows, model.generator(1)), 60)
     scanned = exact_after(finite, chain, rows)
     counts = torch.bincount(state_index(finite, {n: v.cpu() for n, v in state.items()}), minlength=12)
     assert_fits(counts, scanned)
@@ -75,7 +75,7 @@ def test_recorded_and_eager_updates_follow_the_same_law():
         )
         learner.fit(40)
         finite = exact.enumerate_model(table_model(tables))
-        batch = {n: v.cpu() for n, v in learner.batch.items()}
+        batch = {n: v.cpu() for n, v in learner.batch.state.items()}
         counts.append(torch.bincount(state_index(finite, batch), minlength=12))
     pooled = sum(counts).double()
     # Half of the sum is expected in either: a two-sample chi-square test.
@@ -155,7 +155,7 @@ def test_a_chain_is_gone_with_its_last_user_and_draws_in_place_as_it_does_step_b
     model, found = table_model(random_tables(SHAPE, 0)), []
     for recorded in (False, True):
         chain = pc.Chain(model, generator=model.generator(0), scan="no-repeat")
-        state = model.start(50, model.generator(1))
+        state = pc.initializers.initial_state(model, 50, model.generator(1))
         run = chain._run_recorded if recorded else lambda scan, *rest, chain=chain: chain.run(*rest)
         found.append(run(chain.scan, state, 40, (), False))
     assert all(torch.equal(found[0][name], found[1][name]) for name in "abc")
@@ -285,7 +285,7 @@ def test_recorded_programs_run_are_refused_and_leave_their_memory(pretend, no_co
     engine, found = make(), []
     for each in (engine, "eager"):
         chain = pc.Chain(model, generator=model.generator(0), scan="no-repeat", engine=each)
-        found.append(chain.run(model.start(50, model.generator(1)), 90))
+        found.append(chain.run(pc.initializers.initial_state(model, 50, model.generator(1)), 90))
         if each is engine:
             programs, seen = dict(chain._recorder.programs), weakref.ref(chain)
     assert all(torch.equal(found[0][name], found[1][name]) for name in "abc")
@@ -294,7 +294,9 @@ def test_recorded_programs_run_are_refused_and_leave_their_memory(pretend, no_co
     with pytest.raises(ReferenceError, match=r"_Recorder\._redraw is called after its object is gone"):
         programs["a"]()
     del programs
-    pc.Chain(model, generator=model.generator(0), engine=engine).run(model.start(5, model.generator(1)), 90)
+    pc.Chain(model, generator=model.generator(0), engine=engine).run(
+        pc.initializers.initial_state(model, 5, model.generator(1)), 90
+    )
     assert used[3:] == [1, 1, 1]
 
 
@@ -333,8 +335,8 @@ def test_memory_of_graphs_is_given_back(kind, no_collection):
 
 def test_a_working_model_rounds_weights_and_returns_their_gradients():
     model = images("cpu")
-    state = model.start(6, model.generator(0))
-    working = Working(model, rounded=True)
+    state = pc.initializers.initial_state(model, 6, model.generator(0))
+    working = RoundedCopy(model, rounded=True)
     part, copied = model.conditional("x"), working.model.conditional("x")
     pairs = list(zip(part.parameters(), copied.parameters(), strict=True))
     kinds = {id(old): (old is new, new.dtype) for old, new in pairs}
@@ -386,9 +388,9 @@ def test_a_rounded_chain_follows_the_same_law_up_to_rounding():
         for parameter in model.parameters():
             parameter.mul_(0.5)
     chain = pc.Chain(model, generator=model.generator(0), clamp={"c": torch.tensor(True)}, engine="rounded")
-    state = model.start(4, model.generator(0))
+    state = pc.initializers.initial_state(model, 4, model.generator(0))
     chain.run(state, 1)
-    pairs = zip(model.parameters(), chain.working.model.parameters(), strict=True)
+    pairs = zip(model.parameters(), chain.rounded.model.parameters(), strict=True)
     assert all(torch.equal(new, old.to(new.dtype)) for old, new in pairs)
 
 

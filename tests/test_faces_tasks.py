@@ -30,7 +30,7 @@ def tiny(kind="masks", networks="plain"):
     variables = groups | {"t": pc.Categorical(2)}
     made = {n: scene_network(variables, n, width=8, hidden=16, kind=networks) for n in groups}
     conditionals = {n: pc.Conditional(f, made[n]) for n, f in groups.items()}
-    return pc.JointModel(conditionals, conditions={"t": pc.Condition(pc.Categorical(2), 0)})
+    return pc.JointModel(conditionals, context={"t": pc.Context(pc.Categorical(2), 0)})
 
 
 def pictures(count, seed=0):
@@ -111,7 +111,7 @@ def test_demixing_holds_to_the_mixture(kind):
     state = pc.sample(joint, {"x": mixed}, sweeps=2)
     back = torch.where(state["m"] == 0, state["first.x"], state["second.x"])
     assert torch.equal(back, mixed)  # so x' is the mixed image where m = 0
-    pair = tuple(model.variables["s"].start(2, model.generator(k), torch.float32) for k in (0, 1))
+    pair = tuple(model.variables["s"].random(2, model.generator(k), torch.float32) for k in (0, 1))
     known = tasks.demix(model, mixed, pair, mask=m, attributes=(attributes(2), attributes(2)), **QUICK)
     there = m.expand_as(first)
     assert torch.equal(known.first[~there], first[~there]) and torch.equal(known.second[there], second[there])

@@ -114,7 +114,7 @@ def test_draws_follow_the_law_and_the_seed(family):
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
 def test_start_encode_decide_and_description(family):
     generator = torch.Generator().manual_seed(0)
-    value = family.start(1000, generator, torch.float64)
+    value = family.random(1000, generator, torch.float64)
     family.check_shape("v", value)
     family.check_known("v", value.flatten())
     encoded = family.encode(value)

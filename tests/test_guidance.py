@@ -38,7 +38,7 @@ def test_the_mean_of_a_guided_gaussian():
     guided = pc.guided(model, "c", where, 2.0)
     state = {"x": torch.zeros(1, 3).double(), "c": torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]).double()}
     flipped = {**state, "c": torch.tensor([[[0.0, 0.0], [1.0, 1.0]]]).double()}
-    m, other, found = model("x", state), model("x", flipped), guided("x", guided.admit(state)[0])
+    m, other, found = model("x", state), model("x", flipped), guided("x", guided.validate(state)[0])
     torch.testing.assert_close(found.mean, m.mean + 2 * (m.mean - other.mean))
     torch.testing.assert_close(found.variance, m.variance)
     values = torch.randn(5, 3).double()
@@ -50,14 +50,14 @@ def test_the_mean_of_a_guided_gaussian():
 def test_no_weight_is_the_model_and_all_else_is_shared():
     torch.manual_seed(0)
     variables = {"x": pc.Real(2), "c": pc.Binary(3)}
-    start = pc.initializers.components(variables, "x", ["c"], 1)
+    start = pc.initializers.pca(variables, "x", ["c"], 1)
     networks = {name: pc.networks.mlp(variables, name) for name in variables}
     conditionals = {n: pc.Conditional(f, networks[n], start if n == "x" else None) for n, f in variables.items()}
     model = pc.JointModel(conditionals, {"x": 3.0, "c": 1.0})
     same = pc.guided(model, "c", [0], 0)
     drawn, again = (pc.sample(each, rows=4, sweeps=3, seed=1) for each in (model, same))
     assert all(torch.equal(drawn[name], again[name]) for name in drawn)
-    assert same.alpha == model.alpha and same.conditional("x").start is start
+    assert same.alpha == model.alpha and same.conditional("x").init is start
     shared = {id(p) for p in model.parameters()}
     assert all(id(p) in shared for p in pc.guided(model, "c", [0], 2).parameters())
 
@@ -87,7 +87,7 @@ def test_some_groups_may_be_guided_and_others_not():
     model = wild(variables)
     both, one = pc.guided(model, "c", [0], 1), pc.guided(model, "c", [0], 1, ["b"])
     state = {name: torch.ones(1, *family.event_shape).double() for name, family in variables.items()}
-    state, _ = both.admit(state)
+    state, _ = both.validate(state)
     assert torch.equal(one("a", state).mean, model("a", state).mean)
     assert torch.equal(one("b", state).mean, both("b", state).mean) and one("b", state).mean != model("b", state).mean
     with pytest.raises(pc.InputError, match=r"'c' does not read 'c'; a, b can be guided by it"):
@@ -105,10 +105,10 @@ def test_every_row_may_have_a_weight_of_its_own():
     model = wild({"a": pc.Binary(2), "c": pc.Binary(2)})
     state = {"a": torch.zeros(2, 2).double(), "c": torch.ones(2, 2).double()}
     several = pc.guided(model, "c", [0], 0.5)
-    found = several("a", several.admit({**state, "guidance of c": torch.tensor([[0.5], [3.0]])})[0]).mean
+    found = several("a", several.validate({**state, "guidance of c": torch.tensor([[0.5], [3.0]])})[0]).mean
     for row, weight in enumerate((0.5, 3.0)):
         alone = pc.guided(model, "c", [0], weight)
-        torch.testing.assert_close(found[row], alone("a", alone.admit(state)[0]).mean[row])
+        torch.testing.assert_close(found[row], alone("a", alone.validate(state)[0]).mean[row])
     with pytest.raises(pc.InputError, match=r"guided by 'c' already"):
         pc.guided(several, "c", [1], 1)
 

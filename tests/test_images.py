@@ -43,7 +43,7 @@ def make(size=(1, 12, 10), kind="residual", binary=True, **latents):
 def test_networks_have_the_right_shapes_and_every_parameter_a_gradient(kind, size):
     quarter = tuple(-(-n // 4) for n in size[1:])
     model = make(size, kind, z=pc.Binary(5), y=pc.Binary((2, *quarter)), w=pc.Real(3))
-    state = model.start(4, model.generator(0))
+    state = pc.initializers.initial_state(model, 4, model.generator(0))
     for name in model.names:
         distribution = model(name, state)
         assert distribution.scores(state[name]).shape == state[name].shape
@@ -55,7 +55,7 @@ def test_networks_have_the_right_shapes_and_every_parameter_a_gradient(kind, siz
 def test_the_encoder_adds_linear_terms(kind):
     """eq:mnist: logits(x, z) - logits(x, z') = (z - z')^T W, whatever x is."""
     model = make(kind=kind).double()
-    state = {**model.start(6, model.generator(0))}
+    state = {**pc.initializers.initial_state(model, 6, model.generator(0))}
     network = model.conditional("c").network
     weight = network.linear[0].weight
     other = {**state, "z": 1 - state["z"]}
@@ -65,7 +65,7 @@ def test_the_encoder_adds_linear_terms(kind):
 
 def test_what_a_network_reads_is_all_it_reads():
     model = make(z=pc.Binary(5), y=pc.Binary((2, 3, 3)))
-    state = model.start(3, model.generator(0))
+    state = pc.initializers.initial_state(model, 3, model.generator(0))
     for name in model.names:
         reads = model.conditional(name).reads
         assert set(reads) == set(model.names) - {name}
@@ -79,7 +79,7 @@ def test_noise_that_depends_on_a_level():
     """The decoder's log-scales are one number per level, the same for all pixels and whatever else is known."""
     design = images.Design(latents=4, noise=(0.1, 0.4), width=4, width_class=4)
     model = images.make_model(design, binary=False)
-    state = {**model.start(3, model.generator(0)), "t": torch.tensor([0, 1, 2])}
+    state = {**pc.initializers.initial_state(model, 3, model.generator(0)), "t": torch.tensor([0, 1, 2])}
     scales = model("x", state).variance.sqrt()
     assert bool((scales.flatten(1) == scales.flatten(1)[:, :1]).all())
     # Each starts at the family's initial scale together with the noise of its level.
@@ -124,17 +124,17 @@ def test_bad_networks_are_refused(call, message):
 
 def conditioned():
     variables = {"a": pc.Binary(1), "b": pc.Binary(1)}
-    level = {"t": pc.Condition(pc.Categorical(3), 1)}
+    level = {"t": pc.Context(pc.Categorical(3), 1)}
     everything = variables | {"t": level["t"].family}
     torch.manual_seed(0)
     conditionals = {n: pc.Conditional(v, pc.networks.mlp(everything, n, hidden=8)) for n, v in variables.items()}
-    return pc.JointModel(conditionals, conditions=level)
+    return pc.JointModel(conditionals, context=level)
 
 
 def test_a_condition_is_read_never_redrawn_and_has_a_default(tmp_path):
     model = conditioned()
     assert model.names == ("a", "b")
-    state = model.start(5, model.generator(0))
+    state = pc.initializers.initial_state(model, 5, model.generator(0))
     assert torch.equal(state["t"], torch.ones(5).long())
     other = model("a", {**state, "t": torch.full((5,), 2)}).logits
     assert not torch.equal(model("a", state).logits, other)
@@ -142,7 +142,7 @@ def test_a_condition_is_read_never_redrawn_and_has_a_default(tmp_path):
     assert given["t"].tolist() == [0, 2, 2]
     model.save(tmp_path / "m")
     again = pc.JointModel.load(tmp_path / "m")
-    assert again.conditions == model.conditions
+    assert again.context == model.context
     assert torch.equal(again("a", state).logits, model("a", state).logits)
 
 
@@ -150,11 +150,11 @@ def test_the_joint_given_a_condition_is_exact():
     """The chain with t given, and by default, against the enumerated kernel."""
     model, rows = conditioned(), 20_000
     for t in (1, 2):
-        condition = {"t": pc.Condition(pc.Categorical(3), t)}
-        fixed = pc.JointModel({n: model.conditional(n) for n in model.names}, conditions=condition)
+        condition = {"t": pc.Context(pc.Categorical(3), t)}
+        fixed = pc.JointModel({n: model.conditional(n) for n in model.names}, context=condition)
         law = exact.enumerate_model(fixed).limiting()
         generator = model.generator(t)
-        state = model.start(rows, generator)
+        state = pc.initializers.initial_state(model, rows, generator)
         state = state if t == 1 else {**state, "t": torch.full((rows,), t)}  # 1 is the default
         state = pc.Chain(model, generator=generator, per_row=True, batch=rows).run(state, 40)
         code = torch.stack([state["a"][:, 0], state["b"][:, 0]], 1).long() @ torch.tensor([2, 1])
@@ -174,8 +174,8 @@ def test_a_learner_learns_for_every_condition():
     )
     learner.fit(600)
     for k in range(3):
-        fixed = {"t": pc.Condition(pc.Categorical(3), k)}
-        again = pc.JointModel({n: learner.averaged.conditional(n) for n in model.names}, conditions=fixed)
+        fixed = {"t": pc.Context(pc.Categorical(3), k)}
+        again = pc.JointModel({n: learner.averaged.conditional(n) for n in model.names}, context=fixed)
         law = exact.enumerate_model(again).limiting()
         joint = torch.stack([data["a"][t == k, 0], data["b"][t == k, 0]], 1).long() @ torch.tensor([2, 1])
         share = torch.bincount(joint, minlength=4) / 2000
@@ -186,16 +186,16 @@ def test_a_learner_learns_for_every_condition():
     "call, message",
     [
         (lambda m: m("t", m.start(2, m.generator(0))), "'t' is a condition: it is given"),
-        (lambda m: m.admit({"t": torch.tensor([3])}), "'t' has classes 0 to 2, found 3"),
+        (lambda m: m.validate({"t": torch.tensor([3])}), "'t' has classes 0 to 2, found 3"),
         (
-            lambda m: m.admit({"t": torch.tensor([1])}, {"t": torch.tensor([False])}),
+            lambda m: m.validate({"t": torch.tensor([1])}, {"t": torch.tensor([False])}),
             "'t' is a condition: it must be observed everywhere",
         ),
         (
-            lambda m: pc.JointModel({"a": m.conditional("a")}, conditions={"a": pc.Condition(pc.Binary(1))}),
+            lambda m: pc.JointModel({"a": m.conditional("a")}, context={"a": pc.Context(pc.Binary(1))}),
             "'a' is both a condition and a group",
         ),
-        (lambda m: pc.Condition(pc.Categorical(3), 7), "'the default of a condition' has classes 0 to 2, found 7"),
+        (lambda m: pc.Context(pc.Categorical(3), 7), "'the default of a condition' has classes 0 to 2, found 7"),
     ],
 )
 def test_bad_use_of_conditions_is_refused(call, message):
@@ -273,7 +273,7 @@ def test_a_jittered_network_sees_moved_images_while_it_learns():
 
 def test_a_binary_start_draws_zeros_and_ones():
     variables = {"x": pc.Binary((1, 2, 2)), "c": pc.Categorical(2)}
-    start = pc.initializers.components(variables, "x", ["c"], rank=1)
+    start = pc.initializers.pca(variables, "x", ["c"], rank=1)
     start.means.data[1:] = torch.tensor([[0.0], [1.0]])
     drawn = start.sample({"c": torch.eye(2).repeat(2000, 1)}, torch.Generator().manual_seed(0), 4000)
     assert set(drawn.unique().tolist()) == {0.0, 1.0} and drawn.shape == (4000, 1, 2, 2)
@@ -307,7 +307,7 @@ def test_what_is_all_given_is_answered_by_the_conditional_itself():
     for k in range(3):  # draws have the conditional's law
         assert_mean(drawn[:, k] - expected[:, k], 0.0)
     # with z wanted too there is a chain: it reads c
-    assert pc.query(model, {"x": x[:2]}, ["z"], chains=2, until=3).diagnostics.sweeps > 0
+    assert pc.query(model, {"x": x[:2]}, ["z"], chains=2, stop=pc.Sweeps(3)).diagnostics.sweeps > 0
 
 
 def test_direct_answers_honour_what_is_partly_known():
@@ -340,7 +340,7 @@ def test_a_network_sees_only_what_it_says_that_it_reads():
     for network, fine in ((Liar(), False), (Stranger(), True)):
         rest = {n: pc.Conditional(binary, Stranger()) for n in "bc"}
         model = pc.JointModel({"a": pc.Conditional(binary, network), **rest})
-        state = model.start(2, model.generator(0))
+        state = pc.initializers.initial_state(model, 2, model.generator(0))
         if fine:
             assert model("a", state).logits.shape == (2, 1)
         else:
@@ -366,8 +366,8 @@ def test_moved_images_must_be_observed_whole():
 
 def test_a_sample_starts_where_it_is_told():
     model = make()
-    start = model.start(7, model.generator(3))
-    state = pc.sample(model, {"c": torch.arange(7) % 3}, start=start, sweeps=0)
+    start = pc.initializers.initial_state(model, 7, model.generator(3))
+    state = pc.sample(model, {"c": torch.arange(7) % 3}, init=start, sweeps=0)
     assert torch.equal(state["x"], start["x"]) and torch.equal(state["z"], start["z"])
     assert torch.equal(state["c"], torch.arange(7) % 3)
     one = pc.sample(model, rows=10, sweeps=2, seed=1, chunk=4)
@@ -690,7 +690,7 @@ def test_models_whose_conditions_must_be_given_can_be_asked(tmp_path, monkeypatc
     variables = {"c": pc.Categorical(3), "t": pc.Binary(4)}
     torch.manual_seed(0)
     conditionals = {"c": pc.Conditional(variables["c"], pc.networks.mlp(variables, "c"))}
-    model = pc.JointModel(conditionals, conditions={"t": pc.Condition(variables["t"], None)})
+    model = pc.JointModel(conditionals, context={"t": pc.Context(variables["t"], None)})
     model.save("saved")
     with pytest.raises(SystemExit, match="'t' must be given"):
         cli.main(["sample", "saved"])

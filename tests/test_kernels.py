@@ -10,6 +10,7 @@ from helpers import assert_fits, assert_mean, random_joint, random_tables, still
 
 import paracond as pc
 from paracond import exact
+from paracond.baselines import harmonium
 from paracond.theory import noise_kernels as noise
 from paracond.theory.kernels import FactorKernel, JointKernel, Kernel, KernelLearner, LogLinear, objective, sequence
 
@@ -105,7 +106,7 @@ def test_algorithm_1_is_this_one_with_the_choice_of_the_group_made_known():
 def test_the_joint_kernel_of_a_gaussian_rbm_by_hand():
     """If x changed, the density of x alone; if y changed, its probability alone; if nothing did, only y's: a Real group
     is redrawn to its old value with probability zero. All moves together have probability one."""
-    model = pc.harmoniums.gaussian_rbm(1, 2, scale=0.7).double()
+    model = harmonium.gaussian_rbm(1, 2, scale=0.7).double()
     weight, a, b = model.conditional("x").network.weight, *(model.conditional(n).network.bias for n in "xy")
     for k, parameter in enumerate((weight, a, b)):
         parameter.data = torch.linspace(-1 + 0.3 * k, 1, parameter.numel(), dtype=torch.float64).view_as(parameter)
@@ -130,7 +131,7 @@ def test_the_joint_kernel_of_a_gaussian_rbm_by_hand():
 
 def test_a_consistent_joint_kernel_is_its_own_reverse():
     torch.manual_seed(0)
-    model = pc.harmoniums.rbm(2, 2).double()
+    model = harmonium.rbm(2, 2).double()
     for parameter in model.parameters():
         parameter.data.normal_()
     assert abs(exact.detailed_balance_gap(exact.enumerate_model(model).kernel)) < 1e-12
@@ -228,7 +229,7 @@ def test_a_reversible_kernel_is_its_own_reverse():
         symmetrise = kernel.conditional.network.symmetrise
         learner = KernelLearner(kernel, data, q=q, batch_size=50, after_update=symmetrise)
         learner.fit(20)
-        batches.append(learner.batch["z"])
+        batches.append(learner.batch.state["z"])
         assert kernel.conditional.network.asymmetry() == 0
     assert torch.equal(*batches)
 
@@ -415,12 +416,12 @@ def test_the_rate_is_the_optimisers_unless_one_is_given():
 
 
 def test_draws_carry_no_gradient():
-    class Loose(Reverse):
+    class WeakCall(Reverse):
         def sample(self, previous, generator):
             return {"z": super().sample(previous, generator)["z"] * torch.ones((), requires_grad=True)}
 
     for form in ("running", "literal"):
-        learner = KernelLearner(log_linear(), {"z": STATES}, q=Loose(log_linear()), form=form)
+        learner = KernelLearner(log_linear(), {"z": STATES}, q=WeakCall(log_linear()), form=form)
         assert not any(state["z"].requires_grad for state in learner._pairs(2))
 
 

@@ -133,7 +133,7 @@ def test_fresh_rows_come_from_the_pool_whole_and_in_order():
         before = Counter(rows_of(learner.batch))
         learner._replace_due(3.0)
         learner.step_count += 1
-        new = slice(int(learner.first), int(learner.first) + int(learner.count))
+        new = slice(int(learner.batch.first), int(learner.batch.first) + int(learner.batch.count))
         used += range(new.start, new.stop)
         fresh, examples = {n: v[new] for n, v in learner.completion.pool.items()}, learner.completion.index[new]
         known = data.mask["b"][examples]
@@ -154,7 +154,7 @@ def test_skipping_removes_noise_only():
             model, data, chain_length=1e9, batch_size=500, scan="systematic", skip_redrawn=skip, optimiser=still
         )
         learner.step()
-        assert learner.redrawn["a"].all() and not learner.redrawn["b"].any()
+        assert learner.batch.redrawn["a"].all() and not learner.batch.redrawn["b"].any()
         learner.scan.last = None  # choose `a` again
         learner.step()
         size = torch.cat([g.flatten() for g in gradients(learner, "a")]).abs().max()
@@ -171,7 +171,7 @@ def test_the_running_batch_has_the_expected_chain_length():
 
         def count(learner=learner, original=original):
             nonlocal taken
-            taken += int(learner.count)
+            taken += int(learner.batch.count)
             original()
 
         learner.replace_rows = count
@@ -234,7 +234,9 @@ def test_completion_draws_from_the_posterior_for_every_pattern(device):
         "u": torch.stack([third < 2, third == 0], 1),  # both coordinates, the first, none
         "c": third != 1,
     }
-    learner = pc.Learner(pair.model.to(device), pc.Data(state, mask), completion_steps=25, batch_size=rows)
+    learner = pc.Learner(
+        pair.model.to(device), pc.Data(state, mask), completion=pc.CompletionOptions(steps=25), batch_size=rows
+    )
     source = learner.completion
     for _ in range(1 if device == "cpu" else 5):  # on CUDA, until all is recorded
         source.fill()
@@ -282,7 +284,14 @@ def test_an_average_that_follows_at_once_completes_as_the_model_does(beside):
     for by in ("model", "average"):
         pair = Pairwise({"u": pc.Binary(2), "c": pc.Categorical(3)}, seed=5, strength=1.5)
         data = pc.Data({"u": torch.randint(2, (60, 2), generator=torch.Generator().manual_seed(0)).float()})
-        learner = pc.Learner(pair.model, data, batch_size=20, average=0.0, beside=beside, completed_by=by)
+        learner = pc.Learner(
+            pair.model,
+            data,
+            batch_size=20,
+            average=0.0,
+            completion=pc.CompletionOptions(parallel=beside),
+            completion=pc.CompletionOptions(by=by),
+        )
         learner.fit(30, progress=False)
         weights.append(torch.cat([p.detach().flatten() for p in learner.model.parameters()]))
     torch.testing.assert_close(*weights, rtol=0, atol=0)
@@ -300,7 +309,9 @@ def test_warm_completion_goes_on_where_it_stopped(device):
     counts = {}
     for warm in ((), ("u", "c", "w")):
         model = pair.model.to(device)
-        source = pc.Learner(model, data, completion_steps=1, batch_size=rows // 2, warm=warm).completion
+        source = pc.Learner(
+            model, data, completion=pc.CompletionOptions(steps=1), batch_size=rows // 2, warm=warm
+        ).completion
         for _ in range(60):
             source.fill()
         counts[warm] = torch.bincount(state_index(finite, on_cpu(source.pool)), minlength=finite.limiting().numel())
@@ -340,7 +351,7 @@ def test_the_limiting_distribution_is_learned(hidden, form):
         model,
         data,
         chain_length=2,
-        completion_steps=2,
+        completion=pc.CompletionOptions(steps=2),
         batch_size=512,
         form=form,
         average=0.99,
@@ -391,12 +402,12 @@ def test_one_sweep_in_turn_scores_every_group_where_the_data_have_it():
     update, true = learner.update["c"], []
 
     def watched() -> None:
-        true.append(bool((learner.batch["c"] == 1).all()))
+        true.append(bool((learner.batch.state["c"] == 1).all()))
         update()
 
     learner.update["c"] = watched
     learner.fit(30)
-    assert true == [True] * 10 and not bool((learner.batch["c"] == 1).all())
+    assert true == [True] * 10 and not bool((learner.batch.state["c"] == 1).all())
 
 
 def test_learning_rates_by_name():
@@ -424,7 +435,7 @@ def test_a_conditional_without_parameters_is_redrawn_and_not_learned():
     learner = pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 100, 2)), scan="systematic")
     before = model.conditional("b").network.logits.clone()
     learner.fit(6)
-    assert torch.equal(model.conditional("b").network.logits, before) and bool(learner.redrawn["c"].all())
+    assert torch.equal(model.conditional("b").network.logits, before) and bool(learner.batch.redrawn["c"].all())
 
 
 # --- repeatability and errors -----------------------------------------------------------------------------------
@@ -475,14 +486,14 @@ def test_a_non_finite_loss_stops_with_name_and_step_and_keeps_the_last_good_stat
     learner = pc.Learner(model, data, chain_length=1e9, scan="systematic", batch_size=8)
     for _ in range(6):
         learner.step()
-    kept = {n: v.clone() for n, v in learner.batch.items()}
+    kept = {n: v.clone() for n, v in learner.batch.state.items()}
     weights = [p.clone() for p in [*model.parameters(), *learner.averaged.parameters()]]
     with pytest.raises(
         pc.NonFiniteError, match=r"the loss of 'x' is not finite at step 6; the last good state is kept"
     ) as error:
         learner.step()
     assert error.value.variable == "x" and error.value.step == 6
-    assert all(torch.equal(learner.batch[n], kept[n]) for n in kept)
+    assert all(torch.equal(learner.batch.state[n], kept[n]) for n in kept)
     assert all(
         torch.equal(a, b) for a, b in zip([*model.parameters(), *learner.averaged.parameters()], weights, strict=True)
     )
@@ -509,9 +520,9 @@ def test_every_family_stops_with_name_and_step(family, draw, missing):
     variables = {"a": family, "b": pc.Binary(1)}
     b = pc.Conditional(variables["b"], pc.networks.mlp(variables, "b", hidden=4))
     model = pc.JointModel({"a": pc.Conditional(family, Spoilt(family.output_shape, 5)), "b": b})
-    state = model.start(40, model.generator(0))
+    state = pc.initializers.initial_state(model, 40, model.generator(0))
     data = pc.Data({"b": state["b"]} if missing else state)
-    learner = pc.Learner(model, data, batch_size=8, chain_length=2, draw=draw, completion_steps=1)
+    learner = pc.Learner(model, data, batch_size=8, chain_length=2, draw=draw, completion=pc.CompletionOptions(steps=1))
     with pytest.raises(pc.NonFiniteError, match="of 'a' is not finite at step"):
         learner.fit(60)
     assert all(bool(p.isfinite().all()) for p in model.parameters())
@@ -627,7 +638,7 @@ def test_a_start_learns_the_principal_components():
     for begins in (True, False):
         torch.manual_seed(1)
         networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-        start = pc.initializers.components(variables, "x", ["c"], rank) if begins else None
+        start = pc.initializers.pca(variables, "x", ["c"], rank) if begins else None
         x_given_c = pc.Conditional(variables["x"], networks["x"], start)
         model = pc.JointModel({"x": x_given_c, "c": pc.Conditional(variables["c"], networks["c"])})
         options = {"batch_size": rows, "average": 0.9, "learning_rate": pc.schedules.cosine(0.03, 1e-4, 1500)}
@@ -654,12 +665,12 @@ def test_a_start_is_fitted_exactly(size):
     x = torch.randn(rows, rank, generator=generator) @ directions + 0.2 * torch.randn(rows, size, generator=generator)
     x = (x + c[:, None]).double()
     variables = {"x": pc.Real(size), "c": pc.Categorical(3)}
-    start = pc.initializers.components(variables, "x", ["c"], rank)
+    start = pc.initializers.pca(variables, "x", ["c"], rank)
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
     conditionals = {n: pc.Conditional(variables[n], networks[n], start if n == "x" else None) for n in variables}
     model = pc.JointModel(conditionals).double()
     broken, known = torch.cat([x, 1e6 + x[:50]]), torch.arange(rows + 50) < rows
-    model.fit_starts(pc.Data({"x": broken, "c": torch.cat([c, c[:50]])}, {"c": known}))
+    pc.initializers.fit(model, pc.Data({"x": broken, "c": torch.cat([c, c[:50]])}, {"c": known}))
     assert not any(p.requires_grad for p in start.parameters())
     centred = x - torch.stack([x[c == k].mean(0) for k in range(3)])[c]
     values = torch.linalg.eigvalsh(centred.T @ centred / rows).flip(0)
@@ -675,4 +686,4 @@ def test_a_start_is_fitted_exactly(size):
     pc.Learner(model, pc.Data({"x": x, "c": c}), batch_size=16).fit(5)
     assert all(torch.equal(a, b) for a, b in zip(before, start.parameters(), strict=True))
     with pytest.raises(pc.InputError, match="3 directions need more than 3 examples, found 2"):
-        model.fit_starts(pc.Data({"x": x[:2], "c": c[:2]}))
+        pc.initializers.fit(model, pc.Data({"x": x[:2], "c": c[:2]}))

@@ -15,7 +15,7 @@ def run(observers, steps=30, rows=4, clamp=None):
     generator = MODEL.generator(0)
     moves = []
     chain = pc.Chain(MODEL, scan="systematic", clamp=clamp, generator=generator)
-    chain.run(MODEL.start(rows, generator), steps, [*observers, moves.append])
+    chain.run(pc.initializers.initial_state(MODEL, rows, generator), steps, [*observers, moves.append])
     return moves
 
 
@@ -36,7 +36,7 @@ def test_marginals_of_rows_that_choose_for_themselves():
     observer, moves = Marginals(MODEL.variables["u"], "u"), []
     generator = MODEL.generator(0)
     chain = pc.Chain(MODEL, per_row=True, batch=5, generator=generator)
-    chain.run(MODEL.start(5, generator), 40, [observer, moves.append])
+    chain.run(pc.initializers.initial_state(MODEL, 5, generator), 40, [observer, moves.append])
     for row in range(5):
         seen = [m.distribution.mean[m.rows == row] for m in moves if m.name == "u" and bool((m.rows == row).any())]
         torch.testing.assert_close(observer.mean[row], torch.cat(seen).mean(0))
@@ -117,10 +117,10 @@ def test_variances_survive_large_means_in_single_precision():
             "b": pc.Conditional(pc.Binary(1), Linear(torch.zeros(1), {"x": weight})),
         }
     )
-    answer = pc.query(model, {}, ["x"], until=100)
+    answer = pc.query(model, {}, ["x"], stop=pc.Sweeps(100))
     assert float(answer.std["x"]) == pytest.approx(1, abs=1e-4)
     assert float(answer.diagnostics.r_hat["x"]) < 1.01
-    clamped = pc.query(model, {"x": torch.full((1, 1), 3000.7)}, ["x"], until=10)
+    clamped = pc.query(model, {"x": torch.full((1, 1), 3000.7)}, ["x"], stop=pc.Sweeps(10))
     assert float(clamped.std["x"]) == 0
 
 
@@ -175,7 +175,7 @@ def test_ess_of_a_gaussian_chain_is_the_closed_form():
             for name, other in (("x", "y"), ("y", "x"))
         }
     ).double()
-    answer = pc.query(model, {}, ["x"], chains=chains, until=sweeps, warmup=50)
+    answer = pc.query(model, {}, ["x"], chains=chains, stop=pc.Sweeps(sweeps, 50))
     expected = chains * sweeps * (1 - rho**2) / (rho**2 * (1 + rho**2))
     assert float(answer.diagnostics.ess["x"]) == pytest.approx(expected, rel=0.4)
     assert float(answer.diagnostics.r_hat["x"]) < 1.01
@@ -185,9 +185,9 @@ def test_ess_of_a_gaussian_chain_is_the_closed_form():
 def test_large_groups_are_watched_through_projections():
     variables = {"x": pc.Real(100, scale=1.0), "b": pc.Binary(1)}
     model = Pairwise(variables, seed=0, strength=0.05).model
-    answer = pc.query(model, {}, ["x"], chains=8, until=200)
+    answer = pc.query(model, {}, ["x"], chains=8, stop=pc.Sweeps(200))
     assert float(answer.diagnostics.r_hat["x"]) < 1.1
     monitor = Monitor(variables["x"], "x", 8, 20)
     chain = pc.Chain(model, scan="systematic", generator=model.generator(0))
-    chain.run(model.start(8, model.generator(0)), 40, [monitor])
+    chain.run(pc.initializers.initial_state(model, 8, model.generator(0)), 40, [monitor])
     assert monitor.sums.shape[-1] == 64

@@ -25,15 +25,15 @@ def make(kind="residual"):
 @pytest.mark.parametrize("kind", ["plain", "residual"])
 def test_every_group_is_read_by_every_other(kind, tmp_path):
     model = make(kind)
-    state = model.start(3, model.generator(0))
+    state = pc.initializers.initial_state(model, 3, model.generator(0))
     for name in GROUPS:
         before = model(name, state).mean
         assert before.shape == (3, *GROUPS[name].encoding_shape)
         assert torch.equal(
-            model(name, {**state, name: GROUPS[name].start(3, model.generator(9), torch.float32)}).mean, before
+            model(name, {**state, name: GROUPS[name].random(3, model.generator(9), torch.float32)}).mean, before
         )
         for other in set(GROUPS) - {name}:
-            moved = {**state, other: GROUPS[other].start(3, model.generator(9), torch.float32)}
+            moved = {**state, other: GROUPS[other].random(3, model.generator(9), torch.float32)}
             assert not torch.equal(model(name, moved).mean, before), (name, other)
     model.save(tmp_path / "model")
     again = pc.JointModel.load(tmp_path / "model")
@@ -90,8 +90,8 @@ MAPS = {
 def test_a_pyramid_leads_from_any_groups_to_any_group(reads, tmp_path):
     """Images, maps of lower resolution, label maps and flat groups, on either side; all that is read matters."""
     torch.manual_seed(0)
-    state = {n: f.start(2, torch.Generator().manual_seed(1), torch.float32) for n, f in MAPS.items()}
-    other = {n: f.start(2, torch.Generator().manual_seed(2), torch.float32) for n, f in MAPS.items()}
+    state = {n: f.random(2, torch.Generator().manual_seed(1), torch.float32) for n, f in MAPS.items()}
+    other = {n: f.random(2, torch.Generator().manual_seed(2), torch.float32) for n, f in MAPS.items()}
     for name, family in MAPS.items():
         used = [k for k in (reads or MAPS) if k != name]
         if not used:

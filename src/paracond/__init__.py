@@ -2,76 +2,103 @@
 
 A joint model is a set of named conditionals; learning and every kind of inference are runs of one Markov chain with
 some coordinates clamped.
+
+Names are imported when they are first used, so that `import paracond` and `paracond --help` do not wait for torch.
 """
 
-from paracond import datasets, diagnostics, exact, initializers, networks, observers
-from paracond.baselines import directed
-from paracond.baselines import harmonium as harmoniums
-from paracond.baselines import special_cases as known
-from paracond.baselines.directed import VAE, Symmetric
-from paracond.chain import Chain
-from paracond.compose import Pinned, Summing, compose
-from paracond.conditional import Conditional
-from paracond.data import Data, InputError, Mask, Observed, State
-from paracond.distributions import Distribution
-from paracond.families import Binary, Categorical, Family, Real
-from paracond.guidance import edited, guided
-from paracond.inference import Answer, NotMixedWarning, impute, query, sample
-from paracond.model import Condition, JointModel
-from paracond.runtime.engine import Engine
-from paracond.runtime.nonfinite import NonFiniteError
-from paracond.theory import kernels
-from paracond.theory import noise_kernels as noise
-from paracond.training import holds, schedules
-from paracond.training.learner import Learner
-from paracond.training.restarts import Restart
-from paracond.training.slow_rows import Lasting
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paracond import datasets, diagnostics, exact, initializers, networks
+    from paracond.chain import Chain
+    from paracond.composition import compose
+    from paracond.conditional import Conditional
+    from paracond.data import Data, InputError, Observed
+    from paracond.distributions import Distribution
+    from paracond.families import Binary, Categorical, Family, Real
+    from paracond.guidance import edited, guided
+    from paracond.inference import Answer, Converged, NotMixedWarning, Sweeps, impute, query, sample
+    from paracond.model import Context, JointModel
+    from paracond.runtime.engine import Engine
+    from paracond.runtime.nonfinite import NonFiniteError
+    from paracond.training import schedules
+    from paracond.training.completion import CompletionOptions
+    from paracond.training.learner import Learner
 
 __version__ = "0.1.0"
 
+_MODULES = {
+    "chain": ["Chain"],
+    "composition": ["compose"],
+    "conditional": ["Conditional"],
+    "data": ["Data", "InputError", "Observed"],
+    "distributions": ["Distribution"],
+    "families": ["Binary", "Categorical", "Family", "Real"],
+    "guidance": ["edited", "guided"],
+    "inference": ["Answer", "Converged", "NotMixedWarning", "Sweeps", "impute", "query", "sample"],
+    "model": ["Context", "JointModel"],
+    "runtime.engine": ["Engine"],
+    "runtime.nonfinite": ["NonFiniteError"],
+    "training.completion": ["CompletionOptions"],
+    "training.learner": ["Learner"],
+}
+_PACKAGES = {
+    "datasets": "datasets",
+    "diagnostics": "diagnostics",
+    "exact": "exact",
+    "initializers": "initializers",
+    "networks": "networks",
+    "schedules": "training.schedules",
+}
+_WHERE = {name: module for module, names in _MODULES.items() for name in names}
+
 __all__ = [
-    "VAE",
     "Answer",
     "Binary",
     "Categorical",
     "Chain",
-    "Condition",
+    "CompletionOptions",
     "Conditional",
+    "Context",
+    "Converged",
     "Data",
     "Distribution",
     "Engine",
     "Family",
     "InputError",
     "JointModel",
-    "Lasting",
     "Learner",
-    "Mask",
     "NonFiniteError",
     "NotMixedWarning",
     "Observed",
-    "Pinned",
     "Real",
-    "Restart",
-    "State",
-    "Summing",
-    "Symmetric",
+    "Sweeps",
     "compose",
     "datasets",
     "diagnostics",
-    "directed",
     "edited",
     "exact",
     "guided",
-    "harmoniums",
-    "holds",
     "impute",
     "initializers",
-    "kernels",
-    "known",
     "networks",
-    "noise",
-    "observers",
     "query",
     "sample",
     "schedules",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        found = import_module(f"paracond.{_PACKAGES[name]}")
+    elif name in _WHERE:
+        found = getattr(import_module(f"paracond.{_WHERE[name]}"), name)
+    else:
+        raise AttributeError(f"module 'paracond' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,18 +1,20 @@
 """The Markov chain whose limiting distribution is the joint (eq:gibbs_transition).
 
-One step redraws one group x_i ~ p_theta_i(x_i | x_-i) and leaves the rest. Which group is the scan's choice:
+The library is about one step, `transition`: it redraws one group, x_i ~ p_theta_i(x_i | x_-i), and leaves the rest.
+`Chain` runs it for inference, `training.completion` (step I of Algorithm 1) completes examples with it, and
+`training.learner` (step II) learns from it. A `Scan` chooses which group is redrawn next:
 
 - "random": i with probability alpha_i, the paper's kernel;
-- "no-repeat": i != the last one with probability alpha_i / (1 - alpha_last). A group that was just redrawn would
-  only be redrawn from the same law, so no step is wasted. For consistent models the limit is the same;
+- "no-repeat": i != last with probability alpha_i / (1 - alpha_last). Redrawing the same group twice in a row wastes a
+  step. For consistent models the limit is the same;
 - "systematic": the groups in turn, in the model's order. For consistent models the limit is the same.
 
-Observed values are clamped: a step never changes them. A clamp may cover whole groups, rows or single
-coordinates, with another pattern in every row. Groups that are clamped everywhere are left out of the scan.
+Observed values are clamped: a step never changes them. A clamp may cover whole groups, rows or single coordinates, with
+another pattern in every row. Groups that are clamped everywhere are left out of the scan.
 
-With `per_row` every row makes its own choice among its own free groups (Algorithm 1, step I); otherwise all rows
-share it, which is faster. Each row alone follows the same law either way, up to steps in which a shared choice
-falls on a group that the row has clamped; but only `per_row` makes the rows independent of each other.
+With `per_row` every row chooses among its own free groups; otherwise all rows share the choice, which is faster. Each
+row follows the same law either way, up to steps in which a shared choice falls on a group that the row has clamped; but
+only `per_row` makes the rows independent of each other.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from torch import Tensor
 from paracond.data import InputError, Mask, State, expand_mask, row_count, take
 from paracond.distributions import Distribution
 from paracond.model import JointModel
-from paracond.runtime.engine import Engine, Loose
+from paracond.runtime.engine import Engine, WeakCall
 from paracond.runtime.progress import track
 
 SCANS = ("random", "no-repeat", "systematic")
@@ -37,7 +39,7 @@ CHANNELS = 8  # that a value may be encoded by and cost no more than one: networ
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """One redraw, as observers see it: `value` replaced `previous` in `rows` (None: in all rows)."""
+    """One transition: `value`, drawn from `distribution`, replaces `previous` in `rows` (None: in all rows)."""
 
     name: str
     distribution: Distribution
@@ -49,6 +51,19 @@ class Move:
 
 
 Observer = Callable[[Move], None]
+
+
+def transition(
+    model: JointModel, name: str, state: Mapping[str, Tensor], clamp: Tensor | None, generator: torch.Generator
+) -> Move:
+    """Redraw one group, x_name ~ p(x_name | x_-name), at the coordinates that are not clamped.
+
+    state: values of all groups; it is not changed.
+    clamp: Bool `[batch, *event]`, true where x_name keeps its value; None redraws all of it.
+    """
+    distribution = model(name, state)
+    value = distribution.redraw(state[name], clamp, generator)
+    return Move(name, distribution, state[name], value, clamp)
 
 
 class Scan:
@@ -63,11 +78,17 @@ class Scan:
         self.last: int | None = None
         self.generator = generator
 
-    def restart(self) -> None:
-        """Forget the last choice; a systematic scan goes on from a random place."""
+    def reset(self) -> None:
+        """Forget the last choice; a systematic scan goes on from a random group."""
         count = len(self.names)
         again = int(torch.randint(count, (), generator=self.generator)) if self.order == "systematic" else None
         self.last = again
+
+    def state_dict(self) -> dict[str, int | None]:
+        return {"last": self.last}
+
+    def load_state_dict(self, state: Mapping[str, int | None]) -> None:
+        self.last = state["last"]
 
     def next(self) -> str:
         if self.order == "systematic":
@@ -107,7 +128,16 @@ class RowScan:
 
 
 class Chain:
-    """Runs a model's chain: `state, moves = chain.step(state)`, or `state = chain.run(state, steps, observers)`."""
+    """The Markov chain of a joint model: `state = chain.run(state, steps, observers)`.
+
+    model: the model whose conditionals are redrawn.
+    generator: the source of all randomness.
+    clamp: Bool masks by name, true where values never change: `[batch, *event]`, `[batch]` or `[*event]`.
+    scan: "random", "no-repeat" or "systematic" (see the module's head).
+    per_row: every row chooses its own group.
+    batch: the number of rows, where `per_row` has no clamp to tell it.
+    engine: how transitions run, "auto", "eager", "rounded" or "graphs", or an `Engine`.
+    """
 
     def __init__(
         self,
@@ -123,7 +153,7 @@ class Chain:
         self.model = model
         self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
         self.engine.prepare(model)
-        self.working = self.engine.working(model)
+        self.rounded = self.engine.rounded_copy(model)
         self._recorder: _Recorder | None = None
         self.generator = generator
         self.clamp = full_clamp(model, clamp or {}, batch)
@@ -166,7 +196,7 @@ class Chain:
 
     def _redraw(self, name: str, state: State, clamp: Tensor | None) -> Move:
         with self.engine.precision():
-            return redraw(self.working.model, name, state, clamp, self.generator)
+            return transition(self.rounded.model, name, state, clamp, self.generator)
 
     def _redraw_rows(self, name: str, state: State, rows: Tensor) -> Move:
         clamp = self.clamp[name][rows] if name in self.clamp else None
@@ -174,10 +204,19 @@ class Chain:
         return Move(name, move.distribution, move.previous, move.value, clamp, rows, len(state[name]))
 
     def run(self, state: State, steps: int, observers: Iterable[Observer] = (), progress: bool | None = None) -> State:
-        """`steps` transitions; observers see every redraw. `progress` None shows a bar on long runs in a terminal."""
+        """Run `steps` transitions, and return the last state.
+
+        observers: functions that are called with every `Move`.
+        progress: True or False shows a bar or not; None shows one on long runs in a terminal.
+        """
+        return self.advance(self._validated(state), steps, observers, progress)
+
+    def advance(
+        self, state: State, steps: int, observers: Iterable[Observer] = (), progress: bool | None = None
+    ) -> State:
+        """`run` for a state that is valid already."""
         observers = tuple(observers)
-        state = self._admitted(state)
-        self.working.refresh()  # the model may have learned since
+        self.rounded.refresh()  # the model may have learned since
         if self.engine.captures and isinstance(self.scan, Scan) and self.free:
             return self._run_recorded(self.scan, state, steps, observers, progress)
         for _ in track(range(steps), "running the chain", progress):
@@ -198,11 +237,12 @@ class Chain:
                 observer(move)
         return {name: value.clone() for name, value in recorder.state.items()}
 
-    def _admitted(self, state: State) -> State:
+    def _validated(self, state: State) -> State:
         missing = [name for name in self.model.names if name not in state]
         if missing:
-            raise InputError(f"the state lacks {', '.join(missing)}; model.start(batch, generator) gives a whole one")
-        values, _ = self.model.admit(state)
+            hint = "initializers.initial_state(model, rows, generator) draws a whole one"
+            raise InputError(f"the state lacks {', '.join(missing)}; {hint}")
+        values, _ = self.model.validate(state)
         batch = row_count(values)
         for name, mask in self.clamp.items():
             if len(mask) not in (1, batch):
@@ -219,7 +259,7 @@ class _Recorder:
     overwritten by the next one of the same group."""
 
     def __init__(self, chain: Chain, state: State):
-        self.clamp, self.draw = chain.clamp, Loose(Chain._redraw, chain)  # by which this is kept
+        self.clamp, self.draw = chain.clamp, WeakCall(Chain._redraw, chain)  # by which this is kept
         self.state = {name: value.clone() for name, value in state.items()}
         self.moves: dict[str, Move] = {}
         self.programs = {n: chain.engine.program(self._redraw, chain.generator, n) for n in chain.free}
@@ -240,28 +280,19 @@ class _Recorder:
         before = self.state[name].clone()
         move = self.draw(name, self.state, self.clamp.get(name))
         self.state[name].copy_(move.value)
-        _ = move.distribution.mean  # cached there: it must be part of what is recorded
+        _ = move.distribution.mean  # observers read it: its computation must be recorded too
         self.moves[name] = replace(move, previous=before)
 
 
-def redraw(
-    model: JointModel, name: str, state: Mapping[str, Tensor], clamp: Tensor | None, generator: torch.Generator
-) -> Move:
-    """x_name ~ p(x_name | x_-name) at the coordinates that are not clamped."""
-    distribution = model(name, state)
-    value = distribution.redraw(state[name], clamp, generator)
-    return Move(name, distribution, state[name], value, clamp)
-
-
-def at_once(model: JointModel, most: int) -> int:
-    """How many rows to run at a time: at most so many, and fewer where they are large."""
+def max_rows(model: JointModel, most: int) -> int:
+    """The number of rows to run at a time: `most`, or fewer where rows are large."""
     families = model.variables.values()
     size = max(max(math.prod(f.event_shape), math.prod(f.encoding_shape) // CHANNELS) for f in families)
     return max(1, min(most, VALUES // size))
 
 
 def full_clamp(model: JointModel, clamp: Mapping[str, Tensor], batch: int | None = None) -> Mask:
-    """Masks in full form, without those that clamp nothing; refuses those that the family cannot honour."""
+    """Masks in full form, without those that clamp nothing; refuses masks that the family cannot honour."""
     model.check_names(clamp)
     full = {}
     for name, mask in clamp.items():

@@ -1,9 +1,10 @@
 """A conditional p_theta_i(x_i | x_-i): a family and a network (section 4).
 
-The network reads the encoded values of all other groups, as a dictionary, and puts out the family's
-parameters. One forward pass gives a distribution that serves both the score and the draw.
+    p_theta_i(x_i | x_-i) = family(network(encoded x_-i)).
 
-A group may also have a start, p_0(x_i | some others), with which chains begin (see `networks.starts`).
+The network reads the encoded values of the other groups, as a dictionary, and returns the family's parameters. One
+forward pass gives a distribution that serves both the score and the draw. A group may also have an initializer,
+p_0(x_i | some others), from which the first state of a chain is drawn (see `initializers`).
 """
 
 from __future__ import annotations
@@ -19,62 +20,69 @@ from paracond.distributions import Distribution
 from paracond.families import Family
 
 
-class Start(Protocol):
-    """A module that is p_0(x_i | x_-i)."""
+class Initializer(Protocol):
+    """A module that is p_0(x_i | some other groups). `reads` names these groups."""
 
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
-        """log p_0(x_i | x_-i), or a lower bound of it, `[batch]`."""
+        """log p_0(x_i | others), or a lower bound of it, `[batch]`."""
 
     def fit(self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator) -> None:
-        """The best p_0 for these examples; it learns no more (its parameters want no gradient)."""
+        """Go to the best p_0 for these examples, and stop learning (parameters require no gradient)."""
 
-    def known(self, value: Tensor, mask: Tensor) -> Any:
-        """What `value`, where `mask` is true, says of the rest of x_i: for `sample` and `evidence`."""
+    def observe(self, value: Tensor, mask: Tensor) -> Any:
+        """What `value`, where `mask` is true, implies for the rest of x_i: the `part` that other methods take."""
 
     def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: Any = None) -> Tensor:
         """One draw per row, `[rows, *event]`, given the known part of x_i if there is one."""
 
-    def told(self, name: str, group: Any, others: Mapping, part: Any, own: Any, generator: torch.Generator) -> Tensor:
-        """A draw of the group `name` that this start reads, with its own start `group`, given what is known of both."""
+    def sample_parent(
+        self, name: str, group: Any, others: Mapping, part: Any, own: Any, generator: torch.Generator
+    ) -> Tensor:
+        """A draw of the group `name` that this initializer reads, given the known parts of both groups.
+
+        group, own: the initializer of `name`, and its known values and mask (or None).
+        """
 
     def evidence(self, others: Mapping[str, Tensor], part: Any) -> Tensor:
-        """log p_0(known part of x_i | x_-i), `[batch]`, but for what does not depend on x_-i."""
+        """log p_0(known part of x_i | others), `[batch]`, up to terms that do not depend on the others."""
 
 
 class Conditional(nn.Module):
-    """p(x_i | x_-i) = family(network(x_-i)).
+    """The conditional distribution of one group given the others, p(x_i | x_-i) = family(network(x_-i)).
 
-    `network` is any module that maps `{name: [batch, *encoding_shape]}` to `[batch, *output_shape]`. `start` should
-    read what is known, or can be guessed, when a chain begins, such as a class.
+    family: what values the group takes (`Binary`, `Categorical`, `Real`, ...).
+    network: any module that maps `{name: [batch, *encoding_shape]}` of the other groups to `[batch, *output_shape]`.
+    init: an initializer such as `initializers.pca(...)`; it should read groups that are known, or can be inferred, when
+        a chain begins, such as a class.
     """
 
-    start: Start | None
+    init: Initializer | None
 
-    def __init__(self, family: Family, network: nn.Module, start: Start | None = None):
+    def __init__(self, family: Family, network: nn.Module, init: Initializer | None = None):
         super().__init__()
         if not isinstance(family, Family) or not isinstance(network, nn.Module):
             found = f"{type(family).__name__} and {type(network).__name__}"
             raise InputError(f"Conditional takes a family and a network, found {found}")
-        if start is not None and not (isinstance(start, nn.Module) and hasattr(start, "evidence")):
-            raise InputError(f"a start is a module like initializers.components, found {type(start).__name__}")
+        if init is not None and not (isinstance(init, nn.Module) and hasattr(init, "evidence")):
+            raise InputError(f"init must be a module such as initializers.pca(...), found {type(init).__name__}")
         self.family = family
         self.network = network
         self.shared = nn.ParameterDict(family.shared_parameters())
-        self.start = start
+        self.init = init
 
     @property
     def reads(self) -> tuple[str, ...] | None:
-        """The groups that the distribution depends on; None if that is not known, so possibly all others."""
+        """The groups that the distribution depends on; None where that is unknown, so possibly all others."""
         return getattr(self.network, "reads", None)
 
     def forward(self, others: Mapping[str, Tensor]) -> Distribution:
         output = self.network(others)
         if tuple(output.shape[1:]) != self.family.output_shape:
             raise InputError(
-                f"{type(self.network).__name__} must put out [batch, {str(self.family.output_shape)[1:-1]}] "
+                f"{type(self.network).__name__} must return [batch, {str(self.family.output_shape)[1:-1]}] "
                 f"for {self.family}, found {list(output.shape)}"
             )
-        if output.dtype in (torch.bfloat16, torch.float16):  # under autocast: draws and scores want more digits
+        if output.dtype in (torch.bfloat16, torch.float16):  # under autocast: draws and scores need more digits
             output = output.float()
         # By attribute: torch.compile of torch 2.11 would break the graph at a whole ParameterDict.
         shared = {name: getattr(self.shared, name) for name in self.family.shared_parameters()}

@@ -29,11 +29,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paracond.chain import Chain, Move, redraw
+from paracond.chain import Chain, Move, transition
 from paracond.data import Data, InputError, Mask, State, row_count
 from paracond.distributions import Distribution
 from paracond.families import Categorical
-from paracond.inference import Diagnostics, query
+from paracond.inference import Diagnostics, Sweeps, query
+from paracond.initializers import initial_state
 from paracond.model import JointModel
 
 ACTIVE = 0.02  # nats
@@ -67,18 +68,18 @@ class LatentUsage:
 def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4, seed: int = 0) -> LatentUsage:
     """How much the coordinates of `latent` say of the examples, and how much of that a redraw preserves."""
     generator = model.generator(seed)
-    known, mask = model.admit(data.state, data.mask)
+    known, mask = model.validate(data.state, data.mask)
     model.check_names([latent])
     if bool(mask[latent].any()):
         raise InputError(f"{latent!r} is observed in the data: it is not a latent")
-    state = model.start(len(data), generator, known, mask)
+    state = initial_state(model, len(data), generator, known, mask)
     chain = Chain(model, clamp=mask, scan="systematic", generator=generator)
     state = chain.run(state, chain.sweeps(sweeps))
     posterior = model(latent, state)
     state = {**state, latent: posterior.sample(generator)}
     entropy = _marginal_entropy(model, latent, posterior, _classes(model, latent, state, mask))
     carrier = _carrier(model, latent, mask)
-    again = model(latent, {**state, carrier: redraw(model, carrier, state, None, generator).value})
+    again = model(latent, {**state, carrier: transition(model, carrier, state, None, generator).value})
     return LatentUsage(entropy - posterior.entropy.mean(0), entropy + again.scores(state[latent]).mean(0))
 
 
@@ -91,7 +92,7 @@ def _carrier(model: JointModel, latent: str, mask: Mask) -> str:
 
 
 def _classes(model: JointModel, latent: str, state: State, mask: Mask) -> Tensor:
-    """A number for every row, the same for rows with the same observed classes (conditions too)."""
+    """A number for every row, the same for rows with the same observed classes (context too)."""
     names = [n for n in model.variables if n != latent and _is_class(model, n) and bool(mask[n].all())]
     columns = [state[n] for n in names] or [torch.zeros(row_count(state), dtype=torch.long, device=model.device)]
     return torch.stack(columns, 1).unique(dim=0, return_inverse=True)[1]
@@ -139,7 +140,7 @@ def consistency(
     The chains start at random, or at `state`. The error is the standard error over chains, which are independent.
     """
     generator = model.generator(seed)
-    state = model.start(chains, generator) if state is None else state
+    state = initial_state(model, chains, generator) if state is None else state
     chain = Chain(model, scan="random", per_row=True, batch=row_count(state), generator=generator)
     state = chain.run(state, warmup)
     gains = torch.zeros(len(model.names), row_count(state), device=model.device)
@@ -161,4 +162,4 @@ def mixing(
 ) -> Diagnostics:
     """R-hat and effective sample size of the unclamped chain, `sweeps` sweeps after as many of warm-up."""
     wanted = list(model.names if names is None else names)
-    return query(model, {}, wanted, chains=chains, until=sweeps, begin="random", seed=seed).diagnostics
+    return query(model, {}, wanted, chains=chains, stop=Sweeps(sweeps), init="random", seed=seed).diagnostics

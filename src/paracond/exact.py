@@ -323,7 +323,7 @@ def enumerate_model(model: JointModel) -> Finite:
     states = {name: v[index.flatten()] for (name, v), index in zip(values.items(), axes, strict=True)}
     double = copy.deepcopy(model).to("cpu", torch.float64)
     stored = {name: model.variables[name].store(v, torch.float64) for name, v in states.items()}
-    for name, condition in model.conditions.items():
+    for name, condition in model.context.items():
         stored[name] = condition.values(name, math.prod(sizes), torch.float64, torch.device("cpu"))
     tables = []
     for axis, name in enumerate(model.names):

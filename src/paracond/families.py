@@ -77,7 +77,7 @@ class Family(ABC):
         """The distribution given by a network's output `[batch, *output_shape]`."""
 
     @abstractmethod
-    def start(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def random(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         """Random values to begin a chain with, on the generator's device."""
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Binary(Family):
     def distribution(self, output: Tensor, **shared: Tensor) -> Bernoulli:
         return Bernoulli(output)
 
-    def start(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def random(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         empty = torch.empty(batch, *self.event_shape, dtype=dtype, device=generator.device)
         return empty.uniform_(generator=generator).lt_(0.5)
 
@@ -186,7 +186,7 @@ class Categorical(Family):
     def distribution(self, output: Tensor, **shared: Tensor) -> Softmax:
         return Softmax(output)
 
-    def start(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def random(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         return torch.randint(self.classes, (batch, *self.event_shape), generator=generator, device=generator.device)
 
     def decide(self, mean: Tensor) -> Tensor:
@@ -297,7 +297,7 @@ class Real(Family):
         width = math.log(self.ceiling) - low
         return math.log(wanted / (width - wanted)) - math.log(gap / (width - gap))
 
-    def start(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def random(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         return torch.randn((batch, *self.event_shape), generator=generator, device=generator.device, dtype=dtype)
 
     def decide(self, mean: Tensor) -> Tensor:

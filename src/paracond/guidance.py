@@ -38,12 +38,12 @@ from paracond.chain import Chain
 from paracond.conditional import Conditional
 from paracond.data import InputError, Observed, State, at_least, row_count, take, wide
 from paracond.families import Binary, Real
-from paracond.model import Condition, JointModel
+from paracond.model import Context, JointModel
 from paracond.runtime.engine import Engine
 
 WEIGHT, SWEEPS = 15.0, 30  # of edits: what faces are told then shows in most of them (RESULTS)
 SURE = 0.05  # the doubt with which a row of an edit is done
-GUIDANCE = "guidance of {}"  # the condition that a guided model has besides: w, a number per row
+GUIDANCE = "guidance of {}"  # the context group that a guided model has besides: w, a number per row
 
 
 class Guided(nn.Module):
@@ -70,13 +70,13 @@ def guided(
 ) -> JointModel:
     """`model`, with coordinates `where` (numbers, or a Bool mask) of the binary group `name` counted `weight` times
     more, in the conditionals of `groups` (or all that read it). It shares all parameters with the model. `weight` is
-    the default of a condition, "guidance of NAME": where that is given, every row has its own."""
+    the default of a context group, "guidance of NAME": where that is given, every row has its own."""
     model.check_names([name])
-    family, condition = model.variables[name], GUIDANCE.format(name)
+    family, context = model.variables[name], GUIDANCE.format(name)
     if not isinstance(family, Binary):
         raise InputError(f"guidance is for Binary groups, found {name!r}: {family}")
     check_weight(weight)
-    if condition in model.variables:
+    if context in model.variables:
         raise InputError(f"this model is guided by {name!r} already: name all its coordinates at once")
     flipped = _mask(name, family, where).to(model.device)
     readers = _readers(model, name, groups)
@@ -86,9 +86,9 @@ def guided(
         if type(own).forward is not Conditional.forward:
             raise InputError(f"{group!r} follows a rule, which cannot be guided: guide models before they are composed")
         network = Guided(own.network, model.reads(group), name, flipped)
-        conditionals[group] = Conditional(own.family, network, own.start)
+        conditionals[group] = Conditional(own.family, network, own.init)
         conditionals[group].shared = own.shared
-    return JointModel(conditionals, dict(model.alpha), {**model.conditions, condition: Condition(Real(1), weight)})
+    return JointModel(conditionals, dict(model.alpha), {**model.context, context: Context(Real(1), weight)})
 
 
 def check_weight(weight: float) -> None:
@@ -120,7 +120,7 @@ def edited(
     size = chunk or (4096 if model.device.type == "cuda" else 256)
     for first in range(0, row_count(whole), size):
         chain = Chain(asked, clamp={name: torch.ones_like(mask)}, scan=scan, engine=engine, generator=generator)
-        with asked.asked():
+        with asked.eval_mode():
             parts.append(_driven(model, chain, take(whole, slice(first, first + size)), name, mask, weight, sweeps))
     return {group: torch.cat([part[group] for part in parts]) for group in model.variables}
 
@@ -133,7 +133,7 @@ def _changed(model: JointModel, state: Mapping[str, Tensor], name: str, change: 
         raise InputError(f"the state that is edited lacks {missing[0]!r}: pc.sample draws a whole one")
     if not isinstance(change, Observed):
         change = Observed(change)
-    whole, _ = model.admit(state)
+    whole, _ = model.validate(state)
     value, mask = torch.as_tensor(change.value).to(whole[name]), change.mask
     mask = torch.ones_like(whole[name][0], dtype=torch.bool) if mask is None else torch.as_tensor(mask).to(model.device)
     model.variables[name].check_shape(name, value)
@@ -186,7 +186,7 @@ def _mask(name: str, family: Binary, where: Sequence[int] | Tensor) -> Tensor:
         return where
     count = math.prod(shape)
     if not where.numel():
-        raise InputError(f"no coordinate of {name!r} is said that should count for more")
+        raise InputError(f"`where` is empty: pass at least one coordinate of {name!r} to guide")
     if where.is_floating_point() or not bool(((where >= 0) & (where < count)).all()):
         raise InputError(f"{name!r} has coordinates 0 to {count - 1}, found {where.tolist()}")
     mask = torch.zeros(count, dtype=torch.bool)

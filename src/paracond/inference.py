@@ -1,68 +1,131 @@
 """Any question: clamp what is known, run the chain, read off the rest (sections 4 and 5.4).
 
-For every row of what is given, `chains` chains begin at random values of the unknown, or where the model says that they
-should (`networks.starts`), with the known clamped. In the limit they draw from p(x_-o | x_o). From one run come
+For every row of what is given, `chains` chains begin at the first state that `initializers` draws, with the known
+values clamped. In the limit they draw from p(x_-o | x_o). One run gives
 
 - samples: the last state of every chain, one independent draw each;
 - marginals: averages of the conditionals along the chains (Rao-Blackwell, see `observers`);
 - decisions: arg max of the marginal for discrete coordinates, its mean for real ones (maximum and mean marginal);
 - imputations: the known values, completed by decisions or by a sample.
 
-How long to run is decided by the chains themselves (`until="converged"`): stretches of doubled length are run, each
-measured afresh so that the former ones are its warm-up, until one has R-hat and effective sample size in bounds.
+`stop` says how long chains run. With `Converged`, stretches of doubled length are run, each measured afresh so that the
+earlier ones are its warm-up, until one has R-hat and effective sample size in bounds.
 
-Only groups that matter are redrawn: the wanted ones, what their networks read, and so on. Where what they read is all
-given, the conditional itself is the answer, exactly, and no chain is needed.
+Only groups that matter are redrawn: the wanted ones, what their networks read, and so on. Where everything that they
+read is given, the conditional itself is the answer, exactly, and no chain runs.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from paracond.chain import Chain, Observer, at_once, full_clamp, redraw
-from paracond.data import Data, InputError, Mask, Observed, State, as_numbers, at_least, merge, named, row_count, take
+from paracond.chain import Chain, Observer, full_clamp, max_rows, transition
+from paracond.data import (
+    Data,
+    InputError,
+    Mask,
+    Observed,
+    State,
+    as_numbers,
+    at_least,
+    merge,
+    named,
+    one_of,
+    row_count,
+    take,
+)
+from paracond.initializers.initial_state import has_init, initial_state
 from paracond.model import JointModel
 from paracond.observers import Marginals, Monitor, summary
 from paracond.runtime.engine import Engine
 
 Given = Mapping[str, Tensor | Observed]
+Init = str | Mapping[str, Tensor]
 
-R_HAT_CONVERGED = 1.05  # until="converged" stops when every row is under this
 R_HAT_MIXED = 1.1  # above this the answer carries a warning
 FIRST_STRETCH = 32  # sweeps
-AT_ONCE = (4096, 65_536)  # rows of chains, on a CPU and on a GPU, at most: more only cost memory
+MAX_ROWS = (4096, 65_536)  # rows of chains that run at a time, on a CPU and on a GPU: more only cost memory
 
 
 class NotMixedWarning(UserWarning):
     """The chains of a query disagree: its marginals are not yet those of the limiting distribution."""
 
 
+@dataclass(frozen=True)
+class Converged:
+    """Run chains until they agree.
+
+    ess: the effective sample size that every row must reach.
+    limit: the largest number of sweeps.
+    r_hat: the largest R-hat that counts as agreement.
+    """
+
+    ess: float = 200
+    limit: int = 2000
+    r_hat: float = 1.05
+
+    def __post_init__(self) -> None:
+        at_least({"limit": (self.limit, 1)})
+
+    def run(self, chains: _Chains) -> bool:
+        """Run; whether the chains have converged."""
+        length = min(FIRST_STRETCH, self.limit)
+        while True:
+            chains.stretch(length)
+            if chains.converged(self):
+                return True
+            if chains.sweeps >= self.limit:
+                return False
+            length = min(2 * length, self.limit - chains.sweeps)
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """Run chains for a fixed number of sweeps.
+
+    count: sweeps to average over.
+    warmup: sweeps before these (default: as many).
+    """
+
+    count: int
+    warmup: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least({"sweeps": (self.count, 1), "warmup": (self.warmup or 0, 0)})
+
+    def run(self, chains: _Chains) -> bool:
+        """Run; whether the chains have converged."""
+        chains.stretch(self.count if self.warmup is None else self.warmup)
+        chains.stretch(self.count)
+        return chains.converged(Converged())
+
+
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """How far the chains of an answer are to be trusted."""
+    """How well the chains of an answer have converged."""
 
     r_hat: dict[str, Tensor]  # [batch]: worst over the variable's coordinates
     ess: dict[str, Tensor]  # [batch]: smallest over the variable's coordinates
     sweeps: int  # sweeps over all unknown groups, warm-up included
     measured: int  # sweeps that the marginals average over
     converged: bool
-    begin: str = "random"  # or "likely": then R-hat cannot tell of values where no chain began
+    init: str = "random"  # or "fitted": then R-hat cannot detect values where no chain began
 
     def __repr__(self) -> str:
         worst = {name: f"R-hat <= {v.max():.3f}, ess >= {self.ess[name].min():.0f}" for name, v in self.r_hat.items()}
         listed = "; ".join(f"{name}: {text}" for name, text in worst.items())
-        began = ", begun at likely values" if self.begin == "likely" else ""
+        began = ", from fitted initial values" if self.init == "fitted" else ""
         return f"<{'converged' if self.converged else 'not converged'} after {self.sweeps} sweeps{began}; {listed}>"
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a query returns: for each wanted variable, by name."""
+    """The answer to a query: for each wanted variable, by name."""
 
     probabilities: dict[str, Tensor]  # Binary [batch, *event], Categorical [batch, *event, classes]
     mean: dict[str, Tensor]  # Binary and Real, [batch, *event]
@@ -79,56 +142,53 @@ def query(
     *,
     rows: int = 1,
     chains: int = 8,
-    until: int | str = "converged",
-    warmup: int | None = None,
-    limit: int = 2000,
-    ess: float = 200,
-    begin: str = "likely",
-    start: Mapping[str, Tensor] | None = None,
+    stop: Converged | Sweeps | None = None,
+    init: Init = "fitted",
     scan: str = "systematic",
     engine: str | Engine = "auto",
     seed: int = 0,
-    progress: bool | None = None,
 ) -> Answer:
-    """p(want | given).
+    """Answer the question p(want | given): marginals, decisions, samples and how far to trust them.
 
-    `given` maps names to values `[batch, *event]`, or to `Observed(value, mask)` where only some coordinates are
-    known; a single row is repeated to fit the others. With nothing given, `rows` unconditional answers are drawn.
-    `want` defaults to every variable that is not wholly given.
-    `until` is "converged" (R-hat at most 1.05 and at least `ess` effective draws in every row, at most `limit` sweeps)
-    or a number of sweeps to average over, after `warmup` more (as many as `until` if not said).
+    Main arguments:
 
-    Where the model has a start, chains `begin` there, given what is known. They are then near the answer sooner, but
-    R-hat, which compares chains, cannot tell of values where none of them began: `begin="random"` tests for that. Nor
-    can it of modes that are left once in hundreds of sweeps (half a digit that may be a 3 or a 9): ask with more
-    `chains`, or for more sweeps. All chains of a row begin at its values of `start`, where there are any.
+    model: a trained `JointModel`.
+    given: values `[batch, *event]` by name, or `Observed(value, mask)` where only some coordinates are known. A single
+        row is repeated to fit the others.
+    want: the groups to answer about (default: all that are not wholly given).
+    rows: the number of rows of the answer where nothing is given.
+    stop: when to stop, `Converged(ess=200, limit=2000)` or `Sweeps(count, warmup)`.
 
-    Where conditionals are not quite consistent, which is so for every learned model, the limit depends on the scan:
-    "random" has that of eq:gibbs_transition; "systematic", the default, is faster and as near as they are consistent.
+    Other arguments:
+
+    chains: the number of chains per row.
+    init: where chains begin: "fitted" draws from the model's initializers given what is known, "random" does not; a
+        mapping from names to values begins there. Fitted chains are near the answer sooner, but R-hat, which compares
+        chains, cannot detect values where none of them began; "random" and more `chains` look for these.
+    scan: the order of redraws. Learned conditionals are never quite consistent, so the limit depends on it: "random"
+        has the limit of eq:gibbs_transition; "systematic" is faster, and as near as the conditionals are consistent.
+    engine: how chains run, "auto", "eager", "rounded" or "graphs", or an `Engine`.
+    seed: fixes all randomness.
     """
-    if not isinstance(model, JointModel):
-        raise InputError(f"a question is asked of a JointModel, found {type(model).__name__}")
-    _check_numbers(until, rows, chains, warmup, limit)
-    if begin not in ("likely", "random"):
-        raise InputError(f'begin must be "likely" or "random", found {begin!r}')
-    known, mask = _known(model, {} if given is None else given, rows)
-    wanted = _wanted(model, mask, want)
-    full_clamp(model, mask)  # refuses what a family cannot honour, also where no chain will run
-    relevant, direct = _relevant(model, mask, wanted)
-    generator, answers, values = model.generator(seed), [], _start(model, known, start)
-    chunk = max(1, at_once(model, AT_ONCE[model.device.type == "cuda"]) // chains)
-    with model.asked():
-        for first in range(0, row_count(known), chunk):
-            part = slice(first, first + chunk)
-            some, where = take(known, part), take(mask, part)
+    stop = Converged() if stop is None else stop
+    at_least({"rows": (rows, 1), "chains": (chains, 1)})
+    if not isinstance(stop, (Converged, Sweeps)):
+        raise InputError(f"stop must be Converged(...) or Sweeps(count), found {stop!r}")
+    if isinstance(stop, Converged) and chains < 2:
+        raise InputError("one chain cannot show whether it has converged: use chains=2 or more, or stop=Sweeps(count)")
+    question = _Question.of(model, given, want, rows, init)
+    relevant, direct = question.relevant()
+    generator, answers = model.generator(seed), []
+    chunk = max(1, max_rows(model, MAX_ROWS[model.device.type == "cuda"]) // chains)
+    with model.eval_mode():
+        for part in question.parts(chunk):
             if direct:
-                answers.append(_direct_answer(model, some, where, wanted, chains, generator))
+                answers.append(part.direct_answer(chains, generator))
                 continue
-            places = begin, take(values, part)
-            run = _Run(model, some, where, wanted, relevant, chains, places, scan, engine, generator, progress)
-            answers.append(run.answer(run.until(until, warmup, limit, ess)))
+            run = _Chains(part, relevant, chains, scan, engine, generator)
+            answers.append(run.answer(stop.run(run)))
     answer = answers[0] if len(answers) == 1 else _joined(answers)
-    _warn(answer.diagnostics, until == "converged")
+    _warn(answer.diagnostics, isinstance(stop, Converged))
     return answer
 
 
@@ -146,19 +206,10 @@ def _joined(answers: list[Answer]) -> Answer:
         max(each.sweeps for each in found),
         min(each.measured for each in found),
         all(each.converged for each in found),
-        found[0].begin,
+        found[0].init,
     )
     probabilities, mean, std = (rows(name, answers) for name in ("probabilities", "mean", "std"))
     return Answer(probabilities, mean, std, rows("decisions", answers), rows("samples", answers), diagnostics)
-
-
-def _check_numbers(until: int | str, rows: int, chains: int, warmup: int | None, limit: int) -> None:
-    whole = isinstance(until, int) and not isinstance(until, bool) and until > 0
-    if not whole and until != "converged":
-        raise InputError(f'until must be "converged" or a positive number of sweeps, found {until!r}')
-    at_least({"rows": (rows, 1), "chains": (chains, 1), "warmup": (warmup or 0, 0), "limit": (limit, 1)})
-    if until == "converged" and chains < 2:
-        raise InputError("one chain cannot tell whether it has converged: use chains=2 or more, or until=<sweeps>")
 
 
 def sample(
@@ -167,67 +218,163 @@ def sample(
     *,
     rows: int = 1,
     sweeps: int = 100,
-    start: Mapping[str, Tensor] | None = None,
+    init: Init = "fitted",
     scan: str = "systematic",
     chunk: int | None = None,
     engine: str | Engine = "auto",
     seed: int = 0,
     progress: bool | None = None,
 ) -> State:
-    """One draw of everything per row of what is given: the last state of a chain of `sweeps` sweeps.
+    """Draw all groups given some of them: one draw per row of what is given, the last state of a chain.
 
-    It begins at random, or at the model's start if it has one, or at the values of `start`. `chunk` rows run at a time
-    (as many as suit the device).
-    `model(name, state).mean` is then what a picture usually shows: the mean of p(x | z) at the last z.
+    Main arguments:
+
+    model: a trained `JointModel`.
+    given: as in `query`.
+    rows: the number of draws where nothing is given.
+    sweeps: the length of the chain.
+
+    Other arguments:
+
+    init, scan, engine, seed: as in `query`.
+    chunk: rows that run at a time (default: as many as suit the device).
+    progress: True or False shows a bar or not; None shows one on long runs in a terminal.
+
+    `model(name, state).mean` of the returned state is what a picture usually shows: the mean of p(x | z) at the last z.
     """
     at_least({"rows": (rows, 1), "sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
-    known, mask = _known(model, {} if given is None else given, rows)
-    begin, generator = _start(model, known, start), model.generator(seed)
-    chunk = chunk or at_once(model, 32_768 if model.device.type == "cuda" else 256)
-    parts = []
-    for first in range(0, row_count(known), chunk):
-        part = slice(first, first + chunk)
-        clamp, values = take(mask, part), take(known, part)
-        with model.asked():
-            state = _begun(model, generator, values, clamp, take(begin, part))
-            chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
-            parts.append(chain.run(state, chain.sweeps(sweeps), progress=progress))
-    return {name: torch.cat([part[name] for part in parts]) for name in model.variables}
+    question, generator = _Question.of(model, given, None, rows, init), model.generator(seed)
+    chunk = chunk or max_rows(model, 32_768 if model.device.type == "cuda" else 256)
+    drawn = []
+    for part in question.parts(chunk):
+        with model.eval_mode():
+            state = part.first_state(generator)
+            chain = Chain(model, clamp=part.mask, scan=scan, engine=engine, generator=generator)
+            drawn.append(chain.advance(state, chain.sweeps(sweeps), progress=progress))
+    return {name: torch.cat([part[name] for part in drawn]) for name in model.variables}
 
 
 def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> State:
-    """`data` with its missing values filled in: by decisions, or by one joint draw per row (`how="sample"`).
+    """Fill in the missing values of data, and groups of the model that the data lack altogether.
 
-    Options are those of `query`. Groups of the model that `data` lacks altogether are filled in too.
+    model: a trained `JointModel`.
+    data: values and masks, `Data(values, mask)`.
+    how: "decide" fills in decisions, "sample" one joint draw per row.
+    options: those of `query`.
     """
-    if how not in ("decide", "sample"):
-        raise InputError(f'how must be "decide" or "sample", found {how!r}')
+    one_of("how", how, ("decide", "sample"))
     if not isinstance(data, Data):
         raise InputError(f"impute takes Data(values, mask), found {type(data).__name__}")
-    known, mask = model.admit(data.state, data.mask)
+    known, mask = model.validate(data.state, data.mask)
     given = {name: Observed(value, mask[name]) for name, value in known.items()}
     answer = query(model, given, model.names, **options)
     filled = answer.decisions if how == "decide" else {k: v[:, 0] for k, v in answer.samples.items()}
     return merge(mask, known, filled)
 
 
-def _start(model: JointModel, known: State, start: Mapping[str, Tensor] | None) -> State:
-    """Values to begin at, admitted."""
-    found, _ = model.admit({n: known[n] for n in model.conditions} | dict(start or {}), rows=row_count(known))
-    return {name: found[name] for name in start or {}}
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """What is known, with full masks, what is wanted, and where chains begin: all valid, checked once."""
 
+    model: JointModel
+    known: State
+    mask: Mask
+    wanted: list[str]
+    fitted: bool
+    values: State  # to begin at
 
-def _begun(
-    model: JointModel, generator: torch.Generator, known: State, mask: Mask, begin: State, starts: bool = True
-) -> State:
-    """A whole state: what is known, else the values to `begin` at, and all else given these."""
-    placed = mask | {name: torch.ones_like(mask[name]) for name in begin}
-    return model.start(row_count(known), generator, known | merge(mask, known, begin), placed, starts, bool(begin))
+    @classmethod
+    def of(cls, model: JointModel, given: Given | None, want: Iterable[str] | None, rows: int, init: Init) -> _Question:
+        if not isinstance(model, JointModel):
+            raise InputError(f"the model must be a JointModel, found {type(model).__name__}")
+        if isinstance(init, str):
+            one_of("init", init, ("fitted", "random"))
+        known, mask = _known(model, {} if given is None else given, rows)
+        wanted = _wanted(model, mask, want)
+        full_clamp(model, mask)  # refuses masks that a family cannot honour, also where no chain will run
+        places = {} if isinstance(init, str) else named("init", init)
+        context = {name: known[name] for name in model.context}
+        found, _ = model.validate(context | places, rows=row_count(known))
+        return cls(model, known, mask, wanted, init != "random", {name: found[name] for name in places})
+
+    def parts(self, chunk: int) -> list[_Question]:
+        """The same question about `chunk` rows at a time."""
+        slices = [slice(first, first + chunk) for first in range(0, row_count(self.known), chunk)]
+        pieces = [(take(self.known, rows), take(self.mask, rows), take(self.values, rows)) for rows in slices]
+        return [replace(self, known=known, mask=mask, values=values) for known, mask, values in pieces]
+
+    def repeated(self, times: int) -> _Question:
+        """The same question with every row repeated."""
+        known, mask, values = (
+            {k: v.repeat_interleave(times, 0) for k, v in each.items()} for each in (self.known, self.mask, self.values)
+        )
+        return replace(self, known=known, mask=mask, values=values)
+
+    def first_state(self, generator: torch.Generator) -> State:
+        """What is known, else the values to begin at, and all else given these."""
+        placed = self.mask | {name: torch.ones_like(self.mask[name]) for name in self.values}
+        known, rest = self.known | merge(self.mask, self.known, self.values), bool(self.values)
+        rows = row_count(self.known)
+        return initial_state(self.model, rows, generator, known, placed, fitted=self.fitted, redraw_rest=rest)
+
+    def relevant(self) -> tuple[set[str], bool]:
+        """The unknown groups that matter for the wanted ones, and whether none of them reads another unknown one."""
+        unknown = {name for name in self.model.names if not bool(self.mask[name].all())}
+        relevant: set[str] = set()
+        waiting, direct = [name for name in self.wanted if name in unknown], True
+        while waiting:
+            name = waiting.pop()
+            if name in relevant:
+                continue
+            relevant.add(name)
+            uncertain = unknown & set(self.model.reads(name))
+            direct = direct and not uncertain
+            waiting += uncertain
+        return relevant, direct
+
+    @torch.no_grad()
+    def direct_answer(self, chains: int, generator: torch.Generator) -> Answer:
+        """The conditionals themselves, where everything that they read is given."""
+        model, known, mask = self.model, self.known, self.mask
+        state = initial_state(model, row_count(known), generator, known, mask, fitted=False)
+        moments, samples = {}, {}
+        for name in self.wanted:
+            moments[name] = self.certain(name)
+            samples[name] = known[name].unsqueeze(1).expand(-1, chains, *known[name].shape[1:])
+            if not bool(mask[name].all()):
+                move = transition(model, name, state, mask[name], generator)
+                moments[name] = summary(model.variables[name], move)
+                draws = [move.distribution.redraw(state[name], mask[name], generator) for _ in range(chains)]
+                samples[name] = torch.stack(draws, 1)
+        certain = torch.ones(row_count(known), dtype=torch.float64, device=model.device)
+        unknown = [name for name in self.wanted if not bool(mask[name].all())]
+        r_hat, ess = dict.fromkeys(unknown, certain), dict.fromkeys(unknown, certain * torch.inf)
+        return self.assembled(moments, samples, Diagnostics(r_hat, ess, 0, 0, True))
+
+    def certain(self, name: str) -> tuple[Tensor, Tensor]:
+        """Mean and variance of encode(x) for a value that is known."""
+        encoded = self.model.variables[name].encode(self.known[name]).to(self.model.dtype)
+        return encoded, torch.zeros_like(encoded)
+
+    def assembled(
+        self, moments: Mapping[str, tuple[Tensor, Tensor]], samples: State, diagnostics: Diagnostics
+    ) -> Answer:
+        """An answer from means and variances of encode(x), and draws."""
+        probabilities, mean, std, decisions = {}, {}, {}, {}
+        for name, (first, variance) in moments.items():
+            family = self.model.variables[name]
+            decided = family.decide(first).to(self.known[name].dtype)
+            decisions[name] = torch.where(self.mask[name], self.known[name], decided)
+            if family.finite:
+                probabilities[name] = first
+            if family.encoding_shape == family.event_shape:
+                mean[name], std[name] = first, variance.sqrt()
+        return Answer(probabilities, mean, std, decisions, samples, diagnostics)
 
 
 def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
     """What is given, as values and full masks of all variables; single rows are repeated."""
-    parts = named("what is given", given)
+    parts = named("given", given)
     observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in parts.items()}
     values = {k: as_numbers(k, v.value) for k, v in observed.items()}
     masks = {k: as_numbers(f"the mask of {k}", v.mask) for k, v in observed.items() if v.mask is not None}
@@ -237,9 +384,9 @@ def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
     whole = [m for k, m in masks.items() if m.ndim == values[k].ndim]  # masks that have rows of their own
     batch = max([len(t) for t in [*values.values(), *whole]], default=rows)
     if batch == 0:
-        raise InputError("what is given has no rows")
+        raise InputError("given has no rows")
     spread = {k: v.expand(batch, *v.shape[1:]) if len(v) == 1 else v for k, v in values.items()}
-    return model.admit(spread, masks, batch)
+    return model.validate(spread, masks, batch)
 
 
 def _wanted(model: JointModel, mask: Mask, want: Iterable[str] | None) -> list[str]:
@@ -252,110 +399,44 @@ def _wanted(model: JointModel, mask: Mask, want: Iterable[str] | None) -> list[s
     return wanted
 
 
-@torch.no_grad()
-def _direct_answer(model: JointModel, known: State, mask: Mask, wanted, chains: int, generator) -> Answer:
-    """The conditionals themselves, where all that they read is given."""
-    state = model.start(row_count(known), generator, known, mask, starts=False)
-    moments, samples = {}, {}
-    for name in wanted:
-        moments[name] = _certain(model, name, known[name])
-        samples[name] = known[name].unsqueeze(1).expand(-1, chains, *known[name].shape[1:])
-        if not bool(mask[name].all()):
-            move = redraw(model, name, state, mask[name], generator)
-            moments[name] = summary(model.variables[name], move)
-            draws = [move.distribution.redraw(state[name], mask[name], generator) for _ in range(chains)]
-            samples[name] = torch.stack(draws, 1)
-    certain = torch.ones(row_count(known), dtype=torch.float64, device=model.device)
-    unknown = [name for name in wanted if not bool(mask[name].all())]
-    r_hat, ess = dict.fromkeys(unknown, certain), dict.fromkeys(unknown, certain * torch.inf)
-    return _assembled(model, known, mask, moments, samples, Diagnostics(r_hat, ess, 0, 0, True))
+class _Chains:
+    """The chains of one question, run in stretches; marginals are those of the last stretch."""
 
-
-def _certain(model: JointModel, name: str, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of encode(x) for a value that is known."""
-    encoded = model.variables[name].encode(value).to(model.dtype)
-    return encoded, torch.zeros_like(encoded)
-
-
-def _assembled(model: JointModel, known: State, mask: Mask, moments, samples: State, diagnostics) -> Answer:
-    """An answer from means and variances of encode(x), and draws."""
-    probabilities, mean, std, decisions = {}, {}, {}, {}
-    for name, (first, variance) in moments.items():
-        family = model.variables[name]
-        decided = family.decide(first).to(known[name].dtype)
-        decisions[name] = torch.where(mask[name], known[name], decided)
-        if family.finite:
-            probabilities[name] = first
-        if family.encoding_shape == family.event_shape:
-            mean[name], std[name] = first, variance.sqrt()
-    return Answer(probabilities, mean, std, decisions, samples, diagnostics)
-
-
-def _relevant(model: JointModel, mask: Mask, wanted: Iterable[str]) -> tuple[set[str], bool]:
-    """The unknown groups that matter for the wanted ones, and whether none of them reads another unknown one."""
-    unknown = {name for name in model.names if not bool(mask[name].all())}
-    relevant: set[str] = set()
-    waiting, direct = [name for name in wanted if name in unknown], True
-    while waiting:
-        name = waiting.pop()
-        if name in relevant:
-            continue
-        relevant.add(name)
-        uncertain = unknown & set(model.reads(name))
-        direct = direct and not uncertain
-        waiting += uncertain
-    return relevant, direct
-
-
-class _Run:
-    """The chains of one query, run in stretches; marginals are those of the last stretch."""
-
-    def __init__(self, model, known, mask, wanted, relevant, chains, places, scan, engine, generator, progress):
-        self.model, self.known, self.mask, self.wanted, self.chains = model, known, mask, wanted, chains
-        self.progress = progress
-        tiled = {k: v.repeat_interleave(chains, 0) for k, v in known.items()}
-        clamp = {k: v.repeat_interleave(chains, 0) for k, v in mask.items()}
-        begin, start = places
-        self.begin = "likely" if start else begin if model.has_starts else "random"
-        values = {k: v.repeat_interleave(chains, 0) for k, v in start.items()}
-        self.state = _begun(model, generator, tiled, clamp, values, starts=begin == "likely")
-        clamp |= {name: torch.ones_like(clamp[name]) for name in model.names if name not in relevant}
-        self.chain = Chain(model, clamp=clamp, scan=scan, engine=engine, generator=generator)
-        self.open = [name for name in wanted if name in self.chain.free]
+    def __init__(
+        self,
+        question: _Question,
+        relevant: set[str],
+        chains: int,
+        scan: str,
+        engine: str | Engine,
+        generator: torch.Generator,
+    ):
+        self.question, self.model, self.chains = question, question.model, chains
+        self.init = "fitted" if question.values or (question.fitted and has_init(self.model)) else "random"
+        each = question.repeated(chains)
+        self.state = each.first_state(generator)
+        irrelevant = [name for name in self.model.names if name not in relevant]
+        clamp = each.mask | {name: torch.ones_like(each.mask[name]) for name in irrelevant}
+        self.chain = Chain(self.model, clamp=clamp, scan=scan, engine=engine, generator=generator)
+        self.open = [name for name in question.wanted if name in self.chain.free]
         self.marginals: dict[str, Marginals] = {}
         self.monitors: dict[str, Monitor] = {}
         self.sweeps = self.measured = 0
 
     def stretch(self, sweeps: int) -> None:
+        """Run on, and measure this stretch alone."""
         variables = self.model.variables
         self.marginals = {n: Marginals(variables[n], n) for n in self.open}
         self.monitors = {n: Monitor(variables[n], n, self.chains, sweeps) for n in self.open}
         observers: list[Observer] = [*self.marginals.values(), *self.monitors.values()]
-        self.state = self.chain.run(self.state, self.chain.sweeps(sweeps), observers, self.progress)
+        self.state = self.chain.advance(self.state, self.chain.sweeps(sweeps), observers)
         self.sweeps += sweeps
         self.measured = sweeps
 
-    def until(self, until: int | str, warmup: int | None, limit: int, ess: float) -> bool:
-        """Run as long as was asked for; whether the chains have converged."""
-        if until == "converged":
-            return self.until_converged(limit, ess)
-        self.stretch(int(until) if warmup is None else warmup)
-        self.stretch(int(until))
-        return self.converged(ess)
-
-    def until_converged(self, limit: int, ess: float) -> bool:
-        length = min(FIRST_STRETCH, max(1, limit))
-        while True:
-            self.stretch(length)
-            if self.converged(ess):
-                return True
-            if self.sweeps >= limit:
-                return False
-            length = min(2 * length, limit - self.sweeps)
-
-    def converged(self, ess: float) -> bool:
+    def converged(self, bounds: Converged) -> bool:
+        """Whether the last stretch is in bounds, in every row."""
         reports = [monitor.report() for monitor in self.monitors.values()]
-        return all(bool((r <= R_HAT_CONVERGED).all() and (e >= ess).all()) for r, e in reports)
+        return all(bool((r <= bounds.r_hat).all() and (e >= bounds.ess).all()) for r, e in reports)
 
     def answer(self, converged: bool) -> Answer:
         reports = {name: monitor.report() for name, monitor in self.monitors.items()}
@@ -365,16 +446,16 @@ class _Run:
             self.sweeps,
             self.measured,
             converged,
-            self.begin,
+            self.init,
         )
-        moments = {name: self._marginal(name) for name in self.wanted}
-        samples = {name: self.state[name].unflatten(0, (-1, self.chains)) for name in self.wanted}
-        return _assembled(self.model, self.known, self.mask, moments, samples, diagnostics)
+        moments = {name: self._marginal(name) for name in self.question.wanted}
+        samples = {name: self.state[name].unflatten(0, (-1, self.chains)) for name in self.question.wanted}
+        return self.question.assembled(moments, samples, diagnostics)
 
     def _marginal(self, name: str) -> tuple[Tensor, Tensor]:
         """Mean and variance of encode(x), over chains and steps, `[batch, *encoding]`."""
         if name not in self.marginals:
-            return _certain(self.model, name, self.known[name])
+            return self.question.certain(name)
         marginal = self.marginals[name]
         means = marginal.mean.unflatten(0, (-1, self.chains))
         variances = marginal.variance.unflatten(0, (-1, self.chains))
@@ -390,7 +471,7 @@ def _warn(diagnostics: Diagnostics, must_converge: bool) -> None:
             warned = True
             warnings.warn(
                 f"{name!r} has not mixed in {bad} of {len(r_hat)} rows (R-hat up to {r_hat.max():.2f}, "
-                f"over {R_HAT_MIXED}) after {diagnostics.sweeps} sweeps: run longer, or see `diagnostics`",
+                f"over {R_HAT_MIXED}) after {diagnostics.sweeps} sweeps: run longer (stop=), or see `diagnostics`",
                 NotMixedWarning,
                 stacklevel=3,
             )

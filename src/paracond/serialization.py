@@ -8,6 +8,7 @@ whole.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -21,16 +22,21 @@ from torch import Tensor
 from paracond.data import InputError
 
 DESCRIPTION = "model.json"
+#: Names that classes had in earlier versions, and where those classes are that a description may name first.
+RENAMED = {"Components": "PCA"}
+MODULES = {"PCA": "paracond.initializers.pca"}
 OURS = re.compile(r"weights-[0-9a-f]{12}\.safetensors(\.part)?")
 
 
-def write(folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor], at_most: int | None = None) -> None:
-    """Write or replace a folder; with weights in several files of `at_most` so many bytes, if need be."""
+def write(
+    folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor], max_bytes: int | None = None
+) -> None:
+    """Write or replace a folder; with weights in several files of `max_bytes` so many bytes, if need be."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # Copies: tied weights share their memory, which the format does not know.
     copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    payloads = [save(part) for part in _parts(copies, at_most)]
+    payloads = [save(part) for part in _parts(copies, max_bytes)]
     digests = [hashlib.sha256(payload).hexdigest() for payload in payloads]
     weights = [f"weights-{digest[:12]}.safetensors" for digest in digests]
     for name, payload in zip(weights, payloads, strict=True):
@@ -43,13 +49,13 @@ def write(folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor
             old.unlink()
 
 
-def _parts(tensors: Mapping[str, Tensor], at_most: int | None) -> list[dict[str, Tensor]]:
+def _parts(tensors: Mapping[str, Tensor], max_bytes: int | None) -> list[dict[str, Tensor]]:
     """The tensors in as many parts as it takes, in their order; one that is too large has a part to itself."""
     parts: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():
         size += tensor.nbytes + 200  # and what the header says of it
-        if at_most is not None and size > at_most and parts[-1]:
+        if max_bytes is not None and size > max_bytes and parts[-1]:
             parts.append({})
             size = tensor.nbytes + 200
         parts[-1][name] = tensor
@@ -95,6 +101,9 @@ def require_format(folder: str | Path, expected_format: str) -> None:
 
 def class_named(base: type, name: str) -> type:
     """The imported subclass of `base` that a description names: code is looked up, never stored or run from a file."""
+    name = RENAMED.get(name, name)
+    if name in MODULES:
+        importlib.import_module(MODULES[name])
     known = {kind.__name__: kind for kind in _subclasses(base)}
     if name not in known:
         listed = ", ".join(sorted(known))

@@ -1,7 +1,7 @@
 """Directed models p(z) p(x | z, c) with an encoder q(z | x, c), on the conditionals of a joint model (section 5.5).
 
 The prior p(z) is fixed, uniform for a Binary z and standard normal for a Real one, or for a `VAE` that of the codes of
-some examples (`priors`). Everything may be given conditions c.
+some examples (`priors`). Everything may be given context c.
 
 `VAE` (Kingma & Welling 2014) ascends, in both conditionals, the bound
 
@@ -28,6 +28,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,8 +40,8 @@ from paracond.distributions import Distribution
 from paracond.families import Binary, Real
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine
-from paracond.training.completion import Augment, Completion
-from paracond.training.trainer import Descent, Optimiser, Rate, adam
+from paracond.training.completion import Augment, Completion, CompletionOptions
+from paracond.training.trainer import Optimiser, Rate, Trainer, adam
 
 # --- the prior --------------------------------------------------------------------------------------------------
 
@@ -53,7 +54,7 @@ def prior_of(model: JointModel, latent: str, examples: Data | None) -> Prior:
     if not isinstance(examples, Data):
         raise InputError(f"prior must be Data, examples whose codes are the prior, found {type(examples).__name__}")
     x = next(name for name in _two_groups(model) if name != latent)
-    state, known = model.admit(examples.state, examples.mask)
+    state, known = model.validate(examples.state, examples.mask)
     if not bool(known[x].all()) or bool(known[latent].any()):
         raise InputError(f"examples for a prior must have {x!r} everywhere, and lack {latent!r}")
     return Vamp(state)
@@ -70,19 +71,19 @@ def random_code(
     seed: int = 0,
     chunk: int = 2000,
 ) -> State:
-    """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the conditions c), or `rows`; `chunk` of
+    """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the context c), or `rows`; `chunk` of
     them at a time. `prior` is as in `VAE`."""
     names = _two_groups(model)
     one_of("the latent", latent, names)
     for name in given:
         model.check_names([name])
         if name in names:
-            raise InputError(f"a random code draws {name!r}: only conditions can be given")
+            raise InputError(f"a random code draws {name!r}: only context can be given")
     at_least({"rows": (rows, 1), "chunk": (chunk, 1)})
     x = next(name for name in names if name != latent)
     generator = model.generator(seed)
-    state, _ = model.admit(dict(given), rows=rows)
-    with model.asked():
+    state, _ = model.validate(dict(given), rows=rows)
+    with model.eval_mode():
         codes = prior_of(model, latent, prior)
         state[latent] = codes.sample(lambda examples: model(latent, examples), len(state[x]), generator, model.dtype)
         parts = [slice(first, first + chunk) for first in range(0, len(state[x]), chunk)]
@@ -92,7 +93,7 @@ def random_code(
 
 def _two_groups(model: JointModel) -> tuple[str, ...]:
     if not isinstance(model, JointModel) or len(model.names) != 2:
-        raise InputError("a directed model needs a JointModel of two groups with conditionals, and conditions if any")
+        raise InputError("a directed model needs a JointModel of two groups with conditionals, and context if any")
     return model.names
 
 
@@ -113,11 +114,11 @@ def elbo(
     at_least({"draws": (draws, 1), "chunk": (chunk, 1)})
     x, z = roles(model, data)
     generator, found, codes = model.generator(seed), [], prior_of(model, z, prior)
-    with model.asked():
+    with model.eval_mode():
         log_prior = codes.log_prob(lambda examples: model(z, examples))
         for first in range(0, len(data), chunk):
             part = data[first : first + chunk]
-            state, _ = model.admit(part.state, part.mask)
+            state, _ = model.validate(part.state, part.mask)
             q = model(z, state)
             drawn = [q.sample(generator) for _ in range(draws)]
             scores = [model(x, {**state, z: code}).log_prob(state[x]) for code in drawn]
@@ -155,7 +156,7 @@ class Info:
     losses: dict[str, Tensor]
 
 
-class Directed(Descent[Info]):
+class Directed(Trainer[Info]):
     """A learner of both conditionals at once, on fresh examples at every update. Options are those of `Learner`."""
 
     def __init__(
@@ -166,7 +167,6 @@ class Directed(Descent[Info]):
         batch_size: int = 256,
         learning_rate: Rate | Mapping[str, Rate] | None = None,
         optimiser: Optimiser = adam,
-        clip: float | None = None,
         average: float = 0.999,
         augment: Augment | None = None,
         engine: str | Engine = "auto",
@@ -179,24 +179,26 @@ class Directed(Descent[Info]):
             batch_size=batch_size,
             learning_rate=learning_rate,
             optimiser=optimiser,
-            clip=clip,
             average=average,
             engine=engine,
             seed=seed,
         )
-        if any(self.learns_start.values()):
-            raise InputError(f"a start does not learn in a {type(self).__name__}: call model.fit_starts(data) first")
-        how = self.working, self.engine, self.faults, self.generator, self.host
-        self.completion = Completion(model, data, batch_size, 0, augment, *how)
+        if any(self.learns_init.values()):
+            raise InputError(
+                f"a {type(self).__name__} does not train initializers: call initializers.fit(model, data) first"
+            )
+        options = CompletionOptions(steps=0)
+        self.completion = Completion(model, data, batch_size, options, augment, self.rounded, self.resources)
+        self.source = self.completion
         self.batch, self.family = self.completion.pool, _latent_family(model, self.z)
         self.update = self.engine.program(self._update, self.generator)
 
-    def identity(self) -> dict[str, str]:
-        return {"method": type(self).__name__}
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | {"method": type(self).__name__}
 
     def step(self) -> Info:
         """One update of both conditionals."""
-        self.faults.look()
+        self.guard.look()
         self.completion.fill()
         for name in self.model.names:
             self._set_rates(name)
@@ -207,17 +209,17 @@ class Directed(Descent[Info]):
         return Info(self.step_count, {name: loss.clone() for name, loss in self.losses.items()})
 
     def _update(self) -> None:
-        self.working.refresh()
+        self.rounded.refresh()
         terms = self._terms()
         names = self.model.names
         norms = self._gradients(terms[self.x] + terms[self.z], names)
-        checks = [self.faults.check(n, {"the loss": terms[n].detach(), "the gradient": norms[n]}) for n in names]
+        checks = [self.guard.check(n, {"the loss": terms[n].detach(), "the gradient": norms[n]}) for n in names]
         for name in names:  # all or none
             self._descend(name, checks[-1])
         with torch.no_grad():
             for name, term in terms.items():
                 self.losses[name].copy_(term)
-            self.faults.clock.add_(1)
+            self.guard.tick()
 
     @abstractmethod
     def _terms(self) -> dict[str, Tensor]:
@@ -225,7 +227,7 @@ class Directed(Descent[Info]):
 
     def _given(self, name: str, state: State) -> Distribution:
         with self.engine.precision():
-            return self.working.model(name, state)
+            return self.rounded.model(name, state)
 
 
 class VAE(Directed):
@@ -249,7 +251,7 @@ class VAE(Directed):
         self.estimator, self.expectation = estimator, allowed[estimator]
         self.prior = prior_of(model, self.z, prior)
 
-    def identity(self) -> dict[str, str]:
+    def identity(self) -> dict[str, Any]:
         found = {**super().identity(), "estimator": self.estimator}
         return found | {"prior": _digest(self.prior.examples)} if isinstance(self.prior, Vamp) else found
 
@@ -278,13 +280,16 @@ def _digest(examples: State) -> str:
 
 
 class Symmetric(Directed):
-    """The two-player game; wake-sleep where the data never have z. `completed_by` is as in `Learner`: whether the
-    encoder that completes the data for the decoder is that of the "model" as it is, or of its "average"."""
+    """The two-player game; wake-sleep where the data never have z.
+
+    completed_by: "model" or "average": whose encoder completes the data for the decoder.
+    """
 
     def __init__(self, model: JointModel, data: Data, *, completed_by: str = "model", **options):
         super().__init__(model, data, **options)
-        self.by = self._completing(completed_by)
-        self.completing = self._working_of(self.by)
+        one_of("completed_by", completed_by, ("model", "average"))
+        self.by = self.model if completed_by == "model" else self.averaged
+        self.completing = self._rounded_of(self.by)
 
     def _terms(self) -> dict[str, Tensor]:
         awake, asleep = self._awake(), self._asleep()
@@ -303,7 +308,7 @@ class Symmetric(Directed):
     def _awake(self) -> State:
         """The data, completed by the encoder."""
         known = self.completion.mask[self.z] if self._has_pairs else None
-        if self.completing is not self.working:  # which is up to date
+        if self.completing is not self.rounded:  # which is up to date
             self.completing.refresh(self.by.conditional(self.z))
         with self.engine.precision():
             q = self.completing.model(self.z, self.batch)
@@ -312,7 +317,7 @@ class Symmetric(Directed):
 
     @torch.no_grad()
     def _asleep(self) -> State:
-        """The prior, completed by the decoder, given the data's conditions."""
-        z = self.family.start(self.batch_size, self.generator, self.model.dtype)
+        """The prior, completed by the decoder, given the data's context."""
+        z = self.family.random(self.batch_size, self.generator, self.model.dtype)
         state = {**self.batch, self.z: z}
         return {**state, self.x: self._given(self.x, state).sample(self.generator)}

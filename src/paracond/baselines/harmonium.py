@@ -41,6 +41,7 @@ from paracond.conditional import Conditional
 from paracond.data import Data, InputError, at_least
 from paracond.distributions import Distribution
 from paracond.families import Binary, Categorical, Family, Real, Shape
+from paracond.initializers import random_state
 from paracond.model import JointModel
 from paracond.networks import Network
 from paracond.runtime.nonfinite import NonFiniteError
@@ -179,7 +180,7 @@ def groups(model: JointModel) -> tuple[Group, Group]:
 def free_energy(model: JointModel, x: Tensor) -> Tensor:
     """F(x) = -log sum_y Z p(x, y), `[rows]`; it can be differentiated."""
     visible, hidden = groups(model)
-    return _free_energy(visible, hidden, model.admit({visible.name: x})[0][visible.name])
+    return _free_energy(visible, hidden, model.validate({visible.name: x})[0][visible.name])
 
 
 def log_normaliser(model: JointModel) -> Tensor:
@@ -204,7 +205,7 @@ def pseudo_likelihood(model: JointModel, x: Tensor) -> Tensor:
     Times the number of coordinates, it is what scikit-learn's `BernoulliRBM.score_samples` estimates by one of them.
     """
     visible, hidden = groups(model)
-    value = model.admit({visible.name: x})[0][visible.name]
+    value = model.validate({visible.name: x})[0][visible.name]
     return torch.cat([_pseudo_likelihood(visible, hidden, rows) for rows in value.split(ROWS)])
 
 
@@ -279,7 +280,7 @@ class ContrastiveDivergence(Stepwise[Info, JointModel]):
         self.batch_size = min(batch_size, len(data))
         self.rate = None if learning_rate is None else as_schedule("learning_rate", learning_rate)
         self.generator = model.generator(seed)
-        self.particles = model.start_groups(self.batch_size, self.generator) if persistent else {}
+        self.particles = random_state(model, self.batch_size, self.generator) if persistent else {}
         self.parameters = self.x.side.weight, self.x.side.bias, self.y.side.bias
         self._make_gradients()
         learned = [parameter for parameter in self.parameters if parameter.requires_grad]
@@ -298,7 +299,7 @@ class ContrastiveDivergence(Stepwise[Info, JointModel]):
 
     def _observed(self, data: Data) -> dict[str, Tensor]:
         """The values of the groups that are observed: x, and perhaps y."""
-        values, masks = self.model.admit(data.state, data.mask)
+        values, masks = self.model.validate(data.state, data.mask)
         seen = {name: value for name, value in values.items() if bool(masks[name].all())}
         partly = [name for name in values if name not in seen and bool(masks[name].any())]
         if partly or self.x.name not in seen:

@@ -61,7 +61,7 @@ class Fixed(Prior):
         return None
 
     def sample(self, encoder: Encoder, rows: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-        return self.family.start(rows, generator, dtype)
+        return self.family.random(rows, generator, dtype)
 
 
 @dataclass(frozen=True, eq=False)

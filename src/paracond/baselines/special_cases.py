@@ -27,14 +27,15 @@ from torch import Tensor
 from paracond.data import Data, InputError, Mask, State, as_numbers, at_least
 from paracond.model import JointModel
 from paracond.theory.kernels import Kernel, KernelLearner
+from paracond.training.completion import CompletionOptions
 from paracond.training.learner import Learner
 
-ONE_STEP = {"chain_length": 1, "form": "literal"}
+ONE_STEP = {"chain_length": 1, "form": "literal"}  # whose form skips values that were just redrawn
 
 
 def pseudo_likelihood(model: JointModel, data: Data, **options) -> Learner:
     """Learns every p(x_i | x_-i) from complete data. Options are those of `Learner`."""
-    _, mask = _admitted("pseudo-likelihood", model, data)
+    _, mask = _validated("pseudo-likelihood", model, data)
     missing = [name for name, known in mask.items() if not bool(known.all())]
     if missing:
         raise InputError(f"pseudo-likelihood needs complete data; {', '.join(missing)} is missing in places")
@@ -51,7 +52,7 @@ def symmetric_equilibrium(model: JointModel, data: Data, prior: Tensor, **option
 def wake_sleep(model: JointModel, data: Data, prior: Tensor, **options) -> Learner:
     """`symmetric_equilibrium` of data that lack z in all rows: p(x | z) learns in the wake phase, from data, and
     p(z | x) in the sleep phase, from the prior."""
-    _, mask = _admitted("wake-sleep", model, data)
+    _, mask = _validated("wake-sleep", model, data)
     partly = [name for name in model.names if bool(mask[name].any()) and not bool(mask[name].all())]
     if partly:
         raise InputError(
@@ -68,12 +69,12 @@ def diffusion(kernel: Kernel, data: Data | Mapping[str, Tensor], noise: Kernel, 
 
 
 def _game(method: str, model: JointModel, data: Data, prior: Tensor, options: Mapping[str, Any]) -> Learner:
-    values, known = _admitted(method, model, data)
+    values, known = _validated(method, model, data)
     observed = [name for name in model.names if bool(known[name].all())]
     latent = [name for name in model.names if name not in observed]
     if len(model.variables) != 2 or len(observed) != 1:
         raise InputError(f"{method} needs one group observed and one not, found {observed} and {latent}")
-    at_least({"completion_steps": (options.get("completion_steps", 1), 1)})
+    at_least({"completion steps": (options.get("completion", CompletionOptions()).steps, 1)})
     (x,), (z,) = observed, latent
     draws = _draws(model, z, prior)
     rows = max(len(data), len(draws))
@@ -81,21 +82,20 @@ def _game(method: str, model: JointModel, data: Data, prior: Tensor, options: Ma
     state = {x: torch.cat([seen, torch.zeros_like(seen)]), z: torch.cat([_repeated(values[z], rows), drawn])}
     awake = torch.arange(2 * rows, device=model.device) < rows
     pairs = torch.cat([_repeated(known[z], rows), torch.ones_like(drawn, dtype=torch.bool)])
-    fixed = {**ONE_STEP, "skip_redrawn": True}
-    return Learner(model, Data(state, {x: awake, z: pairs}), **_with(method, options, fixed))
+    return Learner(model, Data(state, {x: awake, z: pairs}), **_with(method, options, ONE_STEP))
 
 
 def _draws(model: JointModel, name: str, prior: Tensor) -> Tensor:
     prior = as_numbers(name, prior)
     if prior.ndim == 0 or len(prior) == 0:
         raise InputError(f"the prior of {name!r} must be draws, [rows, *event], found shape {list(prior.shape)}")
-    return model.admit({name: prior})[0][name]
+    return model.validate({name: prior})[0][name]
 
 
-def _admitted(method: str, model: JointModel, data: Data) -> tuple[State, Mask]:
+def _validated(method: str, model: JointModel, data: Data) -> tuple[State, Mask]:
     if not isinstance(data, Data):
         raise InputError(f"{method} takes Data(values), found {type(data).__name__}")
-    return model.admit(data.state, data.mask)
+    return model.validate(data.state, data.mask)
 
 
 def _with(method: str, options: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:

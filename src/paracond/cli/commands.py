@@ -155,7 +155,7 @@ def sample(config: Sample) -> str:
     given = {name: pc.Observed(_rows(each.value, rows), each.mask) for name, each in given.items()}
     seen, change = _seen(model, given, config.seen), _change(model, config.edit, names, rows)
     if given:
-        model.admit({name: each.value for name, each in given.items()})  # refuses it before time is spent
+        model.validate({name: each.value for name, each in given.items()})  # refuses it before time is spent
     some = _conditions(model, given, min(rows, 32))
     engine = pc.Engine.fastest(model.device, lambda engine: pc.sample(model, **some, sweeps=1, engine=engine))
     chunk = None if model.device.type == "cuda" else ON_CPU
@@ -173,7 +173,7 @@ def sample(config: Sample) -> str:
 
 def _conditions(model: pc.JointModel, given: dict[str, pc.Observed], rows: int) -> dict[str, Any]:
     """Of what is given, that without which nothing can be drawn, in a few rows: for trying out."""
-    return {"given": {name: given[name].value[:rows] for name in model.conditions if name in given}, "rows": rows}
+    return {"given": {name: given[name].value[:rows] for name in model.context if name in given}, "rows": rows}
 
 
 def _row_count(model: pc.JointModel, given: dict[str, pc.Observed], config: Sample) -> int:
@@ -196,7 +196,7 @@ def _change(
         raise InputError(f"--edit changes one binary group, found {listed}")
     if len(change.value) not in (1, rows):
         raise InputError(f"--edit has {len(change.value)} values of {name!r} for {rows} rows")
-    model.admit({name: change.value})
+    model.validate({name: change.value})
     return name, change
 
 
@@ -217,8 +217,8 @@ def classify(config: Classify) -> str:
         raise InputError(f"{config.want!r} is {family}: only a class or flat binary values are decided here")
     asked = _conditions(model, given, min(64, max(len(each.value) for each in given.values())))
     pc.Engine(model.device).settle(lambda: pc.sample(model, **asked, sweeps=1))
-    seen, until = _seen(model, given, config.seen), config.sweeps or "converged"
-    answer = pc.query(model, seen, [config.want], until=until, seed=config.seed)
+    seen, stop = _seen(model, given, config.seen), None if config.sweeps is None else pc.Sweeps(config.sweeps)
+    answer = pc.query(model, seen, [config.want], stop=stop, seed=config.seed)
     probabilities, decided = answer.probabilities[config.want].cpu(), answer.decisions[config.want].cpu()
     if one_class:
         pairs = zip(decided.tolist(), probabilities.amax(-1).tolist(), strict=True)

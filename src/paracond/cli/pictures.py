@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 import paracond as pc
+from paracond.data import State
 from paracond.experiments.faces.report import COLOURS, coloured_labels
 from paracond.experiments.faces.tasks import label_map
 from paracond.experiments.images.report import grid
 
 
-def written(model: pc.JointModel, state: pc.State, out: Path, title: str, parts: dict[str, Tensor]) -> list[Path]:
+def written(model: pc.JointModel, state: State, out: Path, title: str, parts: dict[str, Tensor]) -> list[Path]:
     """The state and its pictures, the first by the `title` alone; they show means, and `parts` of them as they are."""
     out.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
@@ -29,7 +30,7 @@ def written(model: pc.JointModel, state: pc.State, out: Path, title: str, parts:
         files.append(out / f"{title if len(files) == 1 else f'{title}_{name}'}.png")
         picture(shown).savefig(files[-1], dpi=150, bbox_inches="tight")
     for name in _segmentations(model):
-        with torch.no_grad(), model.asked():
+        with torch.no_grad(), model.eval_mode():
             decided = model.variables[name].decide(model(name, state).mean).cpu()
         files.append(out / f"{title}_{name}.png")
         picture(_painted(decided)).savefig(files[-1], dpi=150, bbox_inches="tight")

@@ -30,7 +30,7 @@ import paracond as pc
 from paracond import exact
 from paracond.experiments.common.parallel import run_side_by_side
 from paracond.experiments.common.report import Report
-from paracond.experiments.common.results import Metric, Outcome, RecipeConfig, choose_device, plain
+from paracond.experiments.common.results import ExperimentConfig, Metric, Outcome, choose_device, plain
 
 NAMES = ("z0", "z1", "z2")
 STATES = pc.Binary(3).values()  # [8, 3]
@@ -39,7 +39,7 @@ FACTOR = {"complete": 1.3, "missing": 1.5}  # how near to the exact solution we 
 
 
 @dataclass(frozen=True)
-class Config(RecipeConfig):
+class Config(ExperimentConfig):
     """Three nodes: KL of the learned joint, from complete and from incomplete data (section 5.1)."""
 
     out: Path = Path("runs/ising")
@@ -87,7 +87,7 @@ def learn(z: Tensor, known: Tensor, config: Config, device: str) -> Tensor:
         model,
         data,
         chain_length=config.chain_length,
-        completion_steps=config.completion_steps,
+        completion=pc.CompletionOptions(steps=config.completion_steps),
         batch_size=config.batch_size,
         learning_rate=pc.schedules.cosine(config.learning_rate, 0.0, config.updates),
         average=0.995,

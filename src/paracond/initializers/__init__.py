@@ -1,5 +1,30 @@
-"""Where chains begin."""
+"""Where chains begin: the first state of any chain, and the distributions p_0 that it is drawn from.
 
-from paracond.initializers.pca import Components, components
+A group may have an initializer p_0(x_i | some other groups) (`Conditional(family, network, init=...)`). It puts the
+first state of a chain near the data. The limiting distribution of the chain does not depend on it.
+"""
 
-__all__ = ["Components", "components"]
+from paracond.initializers.initial_state import (
+    draw_group,
+    draw_groups,
+    fit,
+    has_init,
+    initial_state,
+    random_state,
+    score,
+    with_init,
+)
+from paracond.initializers.pca import PCA, pca
+
+__all__ = [
+    "PCA",
+    "draw_group",
+    "draw_groups",
+    "fit",
+    "has_init",
+    "initial_state",
+    "pca",
+    "random_state",
+    "score",
+    "with_init",
+]

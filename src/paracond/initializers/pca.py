@@ -56,11 +56,11 @@ from paracond.initializers.dct import Cosines
 from paracond.networks.base import Network
 
 SCALE = 0.3  # sigma at first
-AT_ONCE = 2**26  # numbers
+CHUNK = 2**26  # numbers
 SMALLEST = 0.02  # under it, what is known would weigh more than the digits of float32 can tell
 
 
-class Components(Network):
+class PCA(Network):
     """p_0 of a group of shape `shape` given `inputs`, the encoded sizes of the groups that it reads, by name.
 
     If not `learned`, it has no q(u | x, g), which is half of its parameters, and must be fitted (see `fit`). `band` is
@@ -162,7 +162,7 @@ class Components(Network):
         return (drawn > 0.5).to(drawn.dtype) if self.binary else drawn
 
     @torch.no_grad()
-    def known(self, value: Tensor, mask: Tensor) -> KnownPart:
+    def observe(self, value: Tensor, mask: Tensor) -> KnownPart:
         """The coordinates of `value` where `mask` is true, for `sample` and `evidence`; `[batch, *shape]` both, or one
         row of a mask for all (which is much cheaper)."""
         sigma = self._log_scale().exp() * math.sqrt(self.redundancy)
@@ -171,10 +171,10 @@ class Components(Network):
         )
 
     @torch.no_grad()
-    def told(
+    def sample_parent(
         self,
         name: str,
-        group: Components,
+        group: PCA,
         others: Mapping[str, Mapping[str, Tensor]],
         part: KnownPart,
         own: tuple[Tensor, Tensor] | None,
@@ -277,9 +277,9 @@ def _products(scaled: Tensor, masks: Tensor) -> Tensor:
     """sum_k mask_k a_ik a_jk, `[masks, rank, rank]`; some at a time, or large images would take gigabytes."""
     (rank, size), masks = scaled.shape, masks.to(scaled.dtype)
     if len(masks) < rank:
-        some = masks.split(max(1, AT_ONCE // (rank * size)))
+        some = masks.split(max(1, CHUNK // (rank * size)))
         return torch.cat([(part[:, None] * scaled).flatten(0, 1) @ scaled.T for part in some]).view(-1, rank, rank)
-    some = scaled.split(max(1, AT_ONCE // (rank * size)))
+    some = scaled.split(max(1, CHUNK // (rank * size)))
     return torch.cat([masks @ (part[:, None] * scaled).flatten(0, 1).T for part in some], 1).view(-1, rank, rank)
 
 
@@ -292,9 +292,7 @@ def _distinct(mask: Tensor) -> tuple[Tensor, Tensor]:
     return found
 
 
-def components(
-    variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: int = 64, **options
-) -> Components:
+def pca(variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: int = 64, **options) -> PCA:
     """The start of group `name` of a model with these variables, given the groups `reads` (perhaps none): with `rank`
     directions, but fewer than the group has coordinates. Options are those of `Components`."""
     if name not in variables:
@@ -308,4 +306,4 @@ def components(
         raise InputError(f"the start of {name!r} must read other groups, found {', '.join(unknown)}")
     inputs = {k: math.prod(variables[k].encoding_shape) for k in reads}
     rank = min(rank, max(1, math.prod(family.event_shape) - 1))
-    return Components(inputs, family.event_shape, rank, isinstance(family, Binary), **options)
+    return PCA(inputs, family.event_shape, rank, isinstance(family, Binary), **options)

@@ -7,6 +7,8 @@ from torch import nn
 from paracond.data import InputError
 from paracond.serialization import class_named
 
+REMOVED = ("levels",)  # arguments that networks of earlier versions had, and that saved models may name
+
 
 class Network(nn.Module):
     """A module that can be rebuilt from `config`, the JSON-able keyword arguments of its constructor.
@@ -32,5 +34,5 @@ def rebuild(variable: str, description: dict | None) -> nn.Module:
         raise InputError(
             f"the network of {variable!r} is not one of paracond's: pass it as modules={{{variable!r}: ...}}"
         )
-    arguments = {k: v for k, v in description.items() if k != "class"}
+    arguments = {k: v for k, v in description.items() if k != "class" and not (k in REMOVED and v is None)}
     return class_named(Network, description["class"])(**arguments)

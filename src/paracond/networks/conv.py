@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paracond.data import InputError
-from paracond.families import GAIN, Family
+from paracond.families import Family
 from paracond.networks.base import Network
 
 KINDS = ("plain", "residual")
@@ -87,18 +87,13 @@ class ImageEncoder(Network):
 
 class ImageDecoder(Network):
     """An image `[batch, *output]`, output = (channels, height, width), from flat `inputs` and from `maps`: groups of
-    shape (channels, height / 4, width / 4), given by their channels.
-
-    With `levels`, the name of a categorical group, the output is [2, channels, height, width]: means, and log-scales
-    that depend on that group alone (for a `Real` with scale="element").
-    """
+    shape (channels, height / 4, width / 4), given by their channels."""
 
     def __init__(
         self,
         inputs: Mapping[str, int],
         output: Sequence[int],
         maps: Mapping[str, int] | None = None,
-        levels: str | None = None,
         width: int = 32,
         kind: str = "plain",
         blocks: int = 1,
@@ -108,20 +103,17 @@ class ImageDecoder(Network):
             inputs=dict(inputs),
             output=list(output),
             maps=maps,
-            levels=levels,
             width=width,
             kind=kind,
             blocks=blocks,
         )
         _check_kind(kind)
-        output = output[1:] if levels else output
         if len(output) != 3:
             raise InputError(
                 "the decoder puts out one number for every pixel: an image needs a scale that is learned, of each "
                 f'coordinate, or fixed, and not of each "element"; found an output of shape {tuple(output)}'
             )
-        self.levels, self.kind = levels, kind
-        self.log_scales = nn.Parameter(torch.zeros(inputs[levels])) if levels else None
+        self.kind = kind
         self.names, self.maps = tuple(inputs), tuple(maps)
         self.reads = (*inputs, *maps)
         self.smallest = _halved(output[1:], 3 if kind == "plain" else 2)
@@ -133,11 +125,7 @@ class ImageDecoder(Network):
         flat = self.flat(torch.cat([others[name].flatten(1) for name in self.names], 1))
         activation = F.relu if self.kind == "plain" else F.silu
         features = [activation(flat).view(-1, FLAT, *self.smallest), *[others[name] for name in self.maps]]
-        image = self.f(torch.cat(features, 1))
-        if self.levels is None or self.log_scales is None:
-            return image
-        log_scale = (others[self.levels] * (GAIN * self.log_scales)).sum(1)
-        return torch.stack([image.float(), log_scale.view(-1, 1, 1, 1).expand_as(image)], 1)
+        return self.f(torch.cat(features, 1))
 
 
 def jittered(images: Tensor, chance: Tensor, pixels: int, mirrored: bool) -> Tensor:

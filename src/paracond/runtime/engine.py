@@ -8,17 +8,17 @@ where they are (the running batch, the parameters, the random state). An engine 
 - "graphs" (CUDA) calls a program three times, which settles lazy state, then records it as one CUDA graph; from then
   on a call is one launch without any work in Python. Networks are rounded too.
 
-Convolutions lie channels last. Autocast would round every weight at every call; programs evaluate a `Working` model
+Convolutions lie channels last. Autocast would round every weight at every call; programs evaluate a `RoundedCopy` model
 instead, whose weights of convolutions and linear layers are rounded copies, brought up to date all at once.
 
 Two lots of recorded programs may run at the same time if nothing is common to them: not the stream they were recorded
 on, not the memory of their graphs, not a random generator. So work beside the main stream has an engine of its own
 (`another`), is called `aside`, and `meet` says where one of the two waits for the other; the host waits for neither.
 
-An object keeps its programs, and they do not keep it (`Loose`): with its last user it is gone, and with it the memory
-of its graphs, which can be most of what the device has and of which Python, when it looks for cycles, knows nothing.
-Graphs of one engine share their memory; when all are gone, the next ones share another, since torch does not record
-into memory that had its graphs.
+An object keeps its programs, and they do not keep it (`WeakCall`): with its last user it is gone, and with it the
+memory of its graphs, which can be most of what the device has and of which Python, when it looks for cycles, knows
+nothing. Graphs of one engine share their memory; when all are gone, the next ones share another, since torch does not
+record into memory that had its graphs.
 
 All run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the host
 would have to wait for; what the host decides (which group, how many rows, the learning rate) it writes into small
@@ -53,7 +53,7 @@ Model = TypeVar("Model", bound=nn.Module)
 Work = TypeVar("Work", bound=Callable)
 
 
-class Working(Generic[Model]):
+class RoundedCopy(Generic[Model]):
     """A model as programs evaluate it: `model` is the original itself, or a copy that shares with it all but the
     weights which autocast would round; those it has in bfloat16. `part` is a part of the original."""
 
@@ -124,20 +124,20 @@ class Engine:
             if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
                 module.weight.data = module.weight.data.to(memory_format=torch.channels_last)
 
-    def working(self, model: Model) -> Working[Model]:
+    def rounded_copy(self, model: Model) -> RoundedCopy[Model]:
         """The model as this engine's programs evaluate it."""
-        return Working(model, rounded=self.rounds)
+        return RoundedCopy(model, rounded=self.rounds)
 
     def fused(self, work: Work) -> Work:
-        """A network (in place), a function of tensors, or a method (then `Loose`), as few kernels where that was asked
-        for. (A fused network is kept until Python looks for cycles: torch's own `Module.compile` makes one.)"""
+        """A network (in place), a function of tensors, or a method (then `WeakCall`), as few kernels where that was
+        asked for. (A fused network is kept until Python looks for cycles: torch's own `Module.compile` makes one.)"""
         if isinstance(work, nn.Module):
             if self.compile:
                 work.compile(dynamic=False)
             return work
         fuse = partial(torch.compile, dynamic=False) if self.compile else _as_it_is
         if isinstance(work, MethodType):
-            return cast(Work, Loose(fuse(work.__func__), work.__self__))
+            return cast(Work, WeakCall(fuse(work.__func__), work.__self__))
         return cast(Work, fuse(work))
 
     def precision(self):
@@ -147,9 +147,10 @@ class Engine:
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def program(self, method: Callable[..., None], generator: torch.Generator, *arguments: Any) -> Program:
-        """A method with its arguments (`Loose`), to be called again and again; all its draws come from `generator`."""
+        """A method with its arguments (`WeakCall`), to be called again and again; all its draws come from
+        `generator`."""
         assert isinstance(method, MethodType)
-        call = Loose(method.__func__, method.__self__, *arguments)
+        call = WeakCall(method.__func__, method.__self__, *arguments)
         return _Recorded(call, generator, self) if self.captures else call
 
     def pool(self) -> _Pool:
@@ -168,7 +169,7 @@ class Engine:
         return self.another()  # a copy of what has programs may run while the original does
 
     @contextlib.contextmanager
-    def aside(self, generator: torch.Generator) -> Iterator[None]:
+    def side_stream(self, generator: torch.Generator) -> Iterator[None]:
         """Programs of this engine that are called in here run on its own stream, if they are recorded, beside all else;
         layers with a randomness of their own then draw from `generator` too, since torch's belongs to the main stream.
         """
@@ -184,7 +185,7 @@ class Engine:
         finally:
             default.graphsafe_set_state(former)
 
-    def meet(self) -> None:
+    def join_side_stream(self) -> None:
         """What was asked for until now, aside or not, is done before anything that is asked for after; never waits."""
         if self._stream is not None:
             main = torch.cuda.current_stream(self.device)
@@ -244,7 +245,7 @@ class Engine:
             torch.cuda.synchronize(self.device)
 
 
-class Loose:
+class WeakCall:
     """A call of a method of `owner`, with its first arguments, that does not keep the owner alive."""
 
     def __init__(self, function: Callable, owner: object, *arguments: Any):
@@ -261,9 +262,9 @@ class Loose:
     def __call__(self, *more: Any) -> Any:
         return self.function(self.owner(), *self.arguments, *more)
 
-    def __deepcopy__(self, memo: dict) -> Loose:
+    def __deepcopy__(self, memo: dict) -> WeakCall:
         """Copied with its owner, it is that of the copy. (Alone it is of a copy that nobody keeps.)"""
-        return Loose(self.function, copy.deepcopy(self.owner(), memo), *copy.deepcopy(self.arguments, memo))
+        return WeakCall(self.function, copy.deepcopy(self.owner(), memo), *copy.deepcopy(self.arguments, memo))
 
 
 def _as_it_is(function: Callable) -> Callable:
@@ -316,7 +317,7 @@ class _Pool:
 class _Recorded:
     """A program that becomes a CUDA graph after its first calls, which are real calls."""
 
-    def __init__(self, work: Loose, generator: torch.Generator, engine: Engine):
+    def __init__(self, work: WeakCall, generator: torch.Generator, engine: Engine):
         assert engine._stream is not None
         self.work, self.generator, self.engine, self.stream = work, generator, engine, engine._stream
         self.calls = 0
@@ -334,7 +335,7 @@ class _Recorded:
         self.graph.replay()
 
     def _warm_up(self) -> None:
-        """Beside the main stream, as recording will: some lazily made state belongs to a stream."""
+        """AsyncCompletion the main stream, as recording will: some lazily made state belongs to a stream."""
         self.calls += 1
         main = torch.cuda.current_stream()
         self.stream.wait_stream(main)

@@ -38,7 +38,7 @@ def note(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: int, sus
     return first[0] < 0
 
 
-class Faults:
+class NonFiniteGuard:
     """The first fault of a learner's programs. `clock` counts its updates, on the device."""
 
     def __init__(self, names: Sequence[str], engine: Engine):
@@ -61,9 +61,21 @@ class Faults:
         return self.none
 
     @torch.no_grad()
-    def adopt(self, other: Faults) -> None:
+    def adopt(self, other: NonFiniteGuard) -> None:
         """The first fault of `other` is the first here too, if there was none."""
         self.first.copy_(torch.where(self.first[0] < 0, other.first, self.first))
+
+    def tick(self) -> None:
+        """Count one update."""
+        self.clock.add_(1)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"clock": self.clock, "first": self.first}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.clock.copy_(state["clock"])
+        self.first.copy_(state["first"])
 
     def look(self) -> None:
         """Raise the first fault if it has been seen; never waits."""

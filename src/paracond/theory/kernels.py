@@ -58,7 +58,7 @@ class Kernel(nn.Module, ABC):
     def log_prob(self, following: State, previous: State) -> Tensor:
         """log p(following | previous), `[batch]`."""
 
-    def admit(self, state: State) -> State:
+    def validate(self, state: State) -> State:
         """Whole states as the kernel takes them; refuses what is wrong, where the kernel knows its families."""
         return state
 
@@ -78,7 +78,7 @@ class FactorKernel(Kernel):
         super().__init__()
         self.name, self.conditional = name, conditional
 
-    def admit(self, state: State) -> State:
+    def validate(self, state: State) -> State:
         if list(state) != [self.name]:
             raise InputError(f"the kernel's only group is {self.name!r}, found {', '.join(map(repr, state))}")
         family, value = self.conditional.family, state[self.name]
@@ -150,11 +150,11 @@ class JointKernel(Kernel):
         super().__init__()
         self.model, self.reversible = model, reversible
 
-    def admit(self, state: State) -> State:
+    def validate(self, state: State) -> State:
         missing = [name for name in self.model.names if name not in state]
         if missing:
             raise InputError(f"{missing[0]!r} is missing: a kernel takes whole states (a Learner completes them)")
-        return self.model.admit(state)[0]
+        return self.model.validate(state)[0]
 
     def sample(self, previous: State, generator: torch.Generator) -> State:
         rows = row_count(previous)
@@ -182,7 +182,7 @@ def whole_states(kernel: Kernel, data: Data | Mapping[str, Tensor]) -> State:
     missing = [name for name, mask in data.mask.items() if not bool(mask.all())]
     if missing:
         raise InputError(f"{missing[0]!r} has missing values: a kernel takes none, a Learner does")
-    return kernel.admit(data.state)
+    return kernel.validate(data.state)
 
 
 def _scores(kernel: Kernel, following: State, previous: State) -> Tensor:

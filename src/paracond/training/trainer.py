@@ -1,29 +1,32 @@
-"""Gradient steps on the conditionals of a joint model: what its learners have in common.
+"""Gradient steps on the conditionals of a joint model: what all its learners share.
 
 Every conditional has an optimiser of its own, and moving averages of its parameters, for inference:
 
     theta_i <- optimiser_i(theta_i, grad_i),        mean_i <- mean_i + w (theta_i - mean_i).
 
-Which objective the gradient is of, and on which states it is taken, is the learner's choice (`learner`, `directed`).
-Programs (see `engine`) hold on to the tensors here, so they stay where they are. A gradient that is not finite changes
-nothing (see `faults`).
+The learner chooses the objective, and the states on which its gradient is taken (`learner`, `baselines.directed`).
+Programs (see `runtime.engine`) hold on to the tensors here, so these stay where they are. A gradient that is not finite
+changes nothing (see `runtime.nonfinite`).
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from paracond.data import Data, InputError, at_least, one_of
+from paracond.data import Data, InputError, at_least
 from paracond.model import JointModel
-from paracond.runtime.engine import Engine, Working
-from paracond.runtime.nonfinite import Faults
-from paracond.training.async_completion import Beside
-from paracond.training.completion import Completion
+from paracond.runtime.engine import Engine, RoundedCopy
+from paracond.runtime.nonfinite import NonFiniteGuard
+from paracond.training import checkpoints
+from paracond.training.completion import Completion, Source
+from paracond.training.parts import Resources, copy_into, weights
 from paracond.training.schedules import Schedule, as_schedule
 from paracond.training.stepwise import Stepwise
 
@@ -31,18 +34,20 @@ Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
 Rate = float | Schedule
 Info = TypeVar("Info")
 
+OWN = ("params", "capturable", "fused", "foreach", "differentiable")  # how an optimiser computes is its engine's choice
+
 
 def adam(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The default optimiser of every conditional."""
     return torch.optim.Adam(parameters, lr=1e-3, fused=True)
 
 
-class Descent(Stepwise[Info, JointModel]):
-    """Owns the model, its averages, optimisers, random state and faults. The subclass makes `completion`, from which
-    its examples come, and its programs."""
+class Trainer(Stepwise[Info, JointModel]):
+    """Owns the model, its averages, optimisers and random state. A subclass makes `source`, which completes examples,
+    `completion`, which holds them, and its programs."""
 
+    source: Source
     completion: Completion
-    beside: Beside | None = None
 
     def __init__(
         self,
@@ -52,15 +57,13 @@ class Descent(Stepwise[Info, JointModel]):
         batch_size: int,
         learning_rate: Rate | Mapping[str, Rate] | None,
         optimiser: Optimiser,
-        clip: float | None,
         average: float,
         engine: str | Engine,
         seed: int,
     ):
         at_least({"batch_size": (batch_size, 1)})
-        numbers = all(isinstance(number, (int, float)) for number in (average, clip or 1.0))
-        if not numbers or not 0 <= average < 1 or (clip is not None and not clip > 0):
-            raise InputError(f"average must be in [0, 1) and clip positive, found {average} and {clip}")
+        if not isinstance(average, (int, float)) or not 0 <= average < 1:
+            raise InputError(f"average must be a number in [0, 1), found {average}")
         if not isinstance(model, JointModel):
             raise InputError(f"a {type(self).__name__} takes a JointModel, found {type(model).__name__}")
         if not isinstance(data, Data):
@@ -68,11 +71,12 @@ class Descent(Stepwise[Info, JointModel]):
         self.model = model
         self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
         self.rates = _rates(model, learning_rate)
-        self.batch_size, self.clip, self.decay = batch_size, clip, average
+        self.batch_size, self.decay = batch_size, average
         self.generator = model.generator(seed)
         self.host = torch.Generator().manual_seed(seed)  # choices that are made on the host
         self.step_count = 0
-        self.faults = Faults(model.names, self.engine)
+        self.guard = NonFiniteGuard(model.names, self.engine)
+        self.resources = Resources(self.engine, self.guard, self.generator, self.host)
         self._make_optimisers(optimiser)
         device = model.device
         self.weight = torch.ones((), device=device)  # of the new parameters in their moving average
@@ -84,14 +88,14 @@ class Descent(Stepwise[Info, JointModel]):
         self.averaged = copy.deepcopy(model).requires_grad_(False).eval()
         self.parameters = {n: [p for p in model.conditional(n).parameters() if p.requires_grad] for n in model.names}
         if not any(self.parameters.values()):
-            raise InputError("no conditional has a parameter to learn; model.requires_grad_(True) lets them learn (on)")
-        self.learns_start = {n: _start_learns(model, n) for n in model.names}  # one that was fitted does not
+            raise InputError("no parameter of the model requires a gradient; call model.requires_grad_(True) first")
+        self.learns_init = {n: _init_learns(model, n) for n in model.names}  # one that was fitted does not
         self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
         for name, made in self.optimisers.items():
             engine.capturable(name, made)
-        self.working = engine.working(model)
+        self.rounded = engine.rounded_copy(model)
         for name in model.names:
-            engine.fused(self.working.model.conditional(name).network)
+            engine.fused(self.rounded.model.conditional(name).network)
         pairs = {n: (self.averaged.conditional(n), model.conditional(n)) for n in model.names}
         self.averages: dict[str, list[Tensor]] = {
             n: [a for a, p in zip(mean.parameters(), now.parameters(), strict=True) if p.requires_grad]
@@ -100,14 +104,9 @@ class Descent(Stepwise[Info, JointModel]):
         self.buffers = {n: list(zip(mean.buffers(), now.buffers(), strict=True)) for n, (mean, now) in pairs.items()}
         self.updates = dict.fromkeys(model.names, 0)
 
-    def _completing(self, completed_by: str) -> JointModel:
-        """The model that completes examples: as it is, or its average, which moves slowly."""
-        one_of("completed_by", completed_by, ("model", "average"))
-        return self.model if completed_by == "model" else self.averaged
-
-    def _working_of(self, model: JointModel) -> Working[JointModel]:
+    def _rounded_of(self, model: JointModel) -> RoundedCopy[JointModel]:
         """The model or its average, as programs evaluate it."""
-        return self.working if model is self.model else self.engine.working(model)
+        return self.rounded if model is self.model else self.engine.rounded_copy(model)
 
     @property
     def result(self) -> JointModel:
@@ -115,29 +114,85 @@ class Descent(Stepwise[Info, JointModel]):
         return self.averaged
 
     def finish(self) -> None:
-        self.faults.raise_first()
+        """Raise the first fault of all updates so far, if there was one."""
+        self.guard.raise_first()
+        self.source.finish()
 
-    # --- for checkpoints ----------------------------------------------------------------------------------------
+    # --- saving -------------------------------------------------------------------------------------------------
 
-    def kept(self) -> dict[str, Tensor]:
-        """Tensors of its own, besides those of `Descent` and its completion, that the next update depends on."""
-        return {}
+    def save(self, folder: str | Path) -> None:
+        """Write a checkpoint: all that the next update depends on. A fault that was not noticed yet is raised
+        instead."""
+        checkpoints.save(self, folder)
 
-    def counts(self) -> dict[str, Any]:
-        """Numbers of its own that the next update depends on."""
-        return {}
+    def resume(self, folder: str | Path) -> None:
+        """Continue from a checkpoint, as if the run had not stopped. The learner must be new, with the same
+        arguments."""
+        checkpoints.restore(self, folder)
 
-    def set_counts(self, found: Mapping[str, Any]) -> None:
-        """The inverse of `counts`."""
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next update depends on: nested dictionaries of tensors and plain values."""
+        return {
+            "step_count": self.step_count,
+            "updates": dict(self.updates),
+            "threads": torch.get_num_threads(),  # sums depend on it in their last digits
+            "model": weights(self.model),
+            "averaged": weights(self.averaged),
+            "optimisers": {name: optimiser.state_dict() for name, optimiser in self.optimisers.items()},
+            "source": self.source.state_dict(),
+            "guard": self.guard.state_dict(),
+            "random": self._random(),
+        }
 
-    def identity(self) -> dict[str, str]:
-        """What else must be the same in the learner that goes on from a checkpoint."""
-        return {}
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`; tensors are filled where they are."""
+        self.source.load_state_dict(state["source"])
+        copy_into(weights(self.model), state["model"])
+        copy_into(weights(self.averaged), state["averaged"])
+        for name, found in state["optimisers"].items():
+            self.optimisers[name].load_state_dict(_adapted(self.optimisers[name], found))
+        self.guard.load_state_dict(state["guard"])
+        self.step_count = state["step_count"]
+        self.updates.update(state["updates"])
+        torch.set_num_threads(state["threads"])
+        random = state["random"]
+        self.generator.set_state(random["learner"])
+        self.host.set_state(random["host"])
+        torch.set_rng_state(random["torch"])
+        if self.model.device.type == "cuda":
+            torch.cuda.set_rng_state(random["cuda"], self.model.device)
+
+    def _random(self) -> dict[str, Tensor]:
+        """All random states; networks (dropout) draw from torch's own."""
+        found = {
+            "learner": self.generator.get_state(),
+            "host": self.host.get_state(),
+            "torch": torch.get_rng_state(),
+        }
+        if self.model.device.type == "cuda":
+            found["cuda"] = torch.cuda.get_rng_state(self.model.device)
+        return found
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same in the learner that continues from a checkpoint, in words for the message if not."""
+        model = self.model
+        found: dict[str, Any] = {
+            "device": model.device.type,
+            "batch size": self.batch_size,
+            "number of examples": self.completion.rows,
+            **{f"variable {name!r}": family.describe() for name, family in model.variables.items()},
+            "completion": type(self.source).__name__,
+        }
+        for name, optimiser in self.optimisers.items():
+            sizes = [len(group["params"]) for group in optimiser.param_groups]
+            found[f"optimiser of {name!r}"] = f"{type(optimiser).__name__} of {sizes} parameters"
+        found["digest of the examples"] = _fingerprint(self.completion.examples, self.completion.observed)
+        return found
 
     # --- one gradient step --------------------------------------------------------------------------------------
 
     def _set_rates(self, name: str) -> None:
-        """The learning rate, and the weight in the moving average: larger at first, to forget the random start."""
+        """The learning rate, and the weight in the moving average: larger at first, to forget the random beginning."""
         self.weight.fill_(max(1 - self.decay, 10 / (self.updates[name] + 11)))
         if name not in self.rates or name not in self.optimisers:
             return
@@ -149,7 +204,7 @@ class Descent(Stepwise[Info, JointModel]):
                 group["lr"] = rate
 
     def _gradients(self, objective: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Backpropagate to the conditionals of `names`; returns the norms of their gradients, before clipping."""
+        """Backpropagate to the conditionals of `names`; returns the norms of their gradients."""
         learned = [name for name in names if name in self.optimisers]
         for name in learned:
             self.optimisers[name].zero_grad()
@@ -158,17 +213,14 @@ class Descent(Stepwise[Info, JointModel]):
         return {name: self._norm(name) if name in learned else torch.zeros_like(objective) for name in names}
 
     def _norm(self, name: str) -> Tensor:
-        self.working.return_gradients(self.model.conditional(name))
-        norm = nn.utils.get_total_norm([p.grad for p in self.parameters[name] if p.grad is not None])
-        if self.clip is not None:
-            nn.utils.clip_grads_with_norm_(self.parameters[name], self.clip, norm)
-        return norm
+        self.rounded.return_gradients(self.model.conditional(name))
+        return nn.utils.get_total_norm([p.grad for p in self.parameters[name] if p.grad is not None])
 
     def _descend(self, name: str, good: Tensor) -> None:
         optimiser = self.optimisers.get(name)
         if optimiser is None:
             return
-        if self.engine.captures:  # a fused optimiser leaves everything as it is where this is not zero
+        if self.engine.captures:  # a fused optimiser changes nothing where this is not zero
             optimiser.found_inf = (~good).float()  # type: ignore[attr-defined]
         optimiser.step()
         with torch.no_grad():
@@ -179,9 +231,9 @@ class Descent(Stepwise[Info, JointModel]):
                 average.copy_(value)
 
 
-def _start_learns(model: JointModel, name: str) -> bool:
+def _init_learns(model: JointModel, name: str) -> bool:
     named = model.conditional(name).named_parameters()
-    return any(parameter.requires_grad for key, parameter in named if key.startswith("start."))
+    return any(parameter.requires_grad for key, parameter in named if key.startswith("init."))
 
 
 def _rates(model: JointModel, learning_rate: Rate | Mapping[str, Rate] | None) -> dict[str, Schedule]:
@@ -191,5 +243,36 @@ def _rates(model: JointModel, learning_rate: Rate | Mapping[str, Rate] | None) -
     if not isinstance(learning_rate, Mapping):
         return dict.fromkeys(model.names, as_schedule("learning_rate", learning_rate))
     for name in learning_rate:
-        model.conditional(name)  # refuses unknown names, and conditions
+        model.conditional(name)  # refuses unknown names, and context
     return {name: as_schedule(f"learning_rate of {name!r}", rate) for name, rate in learning_rate.items()}
+
+
+def _fingerprint(examples: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> str:
+    """A digest of which values are observed, and of those values; of large groups, of some thousand rows."""
+    digest = hashlib.sha256()
+    for name in sorted(examples):
+        rows = max(1, 1_000_000 // max(1, examples[name][0].numel()))
+        step = max(1, len(examples[name]) // rows)
+        mask = observed[name][::step].contiguous()
+        for part in (mask, torch.where(mask, examples[name][::step], 0)):
+            digest.update(part.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _adapted(optimiser: torch.optim.Optimizer, found: Mapping[str, Any]) -> dict:
+    """A state_dict in this optimiser's own form: how it computes, rates as tensors or numbers, memory layout."""
+    groups = []
+    for mine, theirs in zip(optimiser.state_dict()["param_groups"], found["param_groups"], strict=True):
+        group = {**theirs, **{key: mine[key] for key in OWN if key in mine}}
+        rate = float(theirs["lr"])
+        groups.append(group | {"lr": torch.full_like(mine["lr"], rate) if isinstance(mine["lr"], Tensor) else rate})
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    state = {k: {key: _laid_out(v, parameters[k]) for key, v in entry.items()} for k, entry in found["state"].items()}
+    return {"state": state, "param_groups": groups}
+
+
+def _laid_out(value: Any, parameter: Tensor) -> Any:
+    """A fused optimiser needs moments with the strides of their parameter (channels last, say); files have none."""
+    if not isinstance(value, Tensor) or value.shape != parameter.shape or value.ndim == 0:
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)

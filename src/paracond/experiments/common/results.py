@@ -90,7 +90,7 @@ def _finite(record: dict) -> dict:
 
 
 @dataclass(frozen=True)
-class RecipeConfig:
+class ExperimentConfig:
     """What the settings of all recipes have in common."""
 
     out: Path = Path("runs")
@@ -101,7 +101,7 @@ class RecipeConfig:
 
 
 @dataclass(frozen=True)
-class BoxedConfig(RecipeConfig):
+class BoxedConfig(ExperimentConfig):
     """Those of recipes whose training comes in time boxes."""
 
     resume: bool = False

@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import paracond as pc
+from paracond.data import State
 
 LAYERS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 BYTES_PER_PARAMETER = 4 * (2 + 2 + 4 + 2)  # itself, its gradient, two moments, its average: read and written
@@ -33,13 +34,13 @@ class Work:
 
 
 def count_work(model: pc.JointModel, batch_size: int) -> Work:
-    state = model.start(batch_size, model.generator(0))
+    state = pc.initializers.initial_state(model, batch_size, model.generator(0))
     works = [_count(model, name, state) for name in model.names]
     total = len(works)
     return Work(sum(w.operations for w in works) / total, sum(w.bytes for w in works) / total)
 
 
-def _count(model: pc.JointModel, name: str, state: pc.State) -> Work:
+def _count(model: pc.JointModel, name: str, state: State) -> Work:
     moved = 0
 
     def note(module, inputs, output) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import paracond as pc
 from paracond.baselines import directed
+from paracond.data import State
 from paracond.diagnostics import Consistency
 from paracond.experiments.common.results import Metric
 from paracond.experiments.comparison import measures
@@ -39,7 +40,7 @@ def measured(session: Session, run: Run, model: pc.JointModel) -> tuple[dict, di
     return found, {name: images[:40] for name, images in samples.items()}
 
 
-def of_limit(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, pc.State, Tensor]:
+def of_limit(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, State, Tensor]:
     state, images, seconds = measures.timed(model, lambda: limiting(session, run, model, c))
     return session.score("limiting", images) | {"seconds_10k_limiting": seconds * 10_000 / len(c)}, state, images
 
@@ -60,7 +61,7 @@ def of_prior(session: Session, run: Run, model: pc.JointModel, c: Tensor) -> tup
     return found, {"random": images}
 
 
-def of_conditionals(session: Session, run: Run, model: pc.JointModel, state: pc.State) -> dict[str, float]:
+def of_conditionals(session: Session, run: Run, model: pc.JointModel, state: State) -> dict[str, float]:
     """Do they agree, from states of the limit on, and what do they say of images of which half is hidden?"""
     gap, pictures, sweeps = gap_of(session, model, state), session.pictures, session.most(measures.SWEEPS, 3)
     return {
@@ -71,11 +72,11 @@ def of_conditionals(session: Session, run: Run, model: pc.JointModel, state: pc.
     }
 
 
-def gap_of(session: Session, model: pc.JointModel, state: pc.State) -> Consistency:
+def gap_of(session: Session, model: pc.JointModel, state: State) -> Consistency:
     return measures.gap(model, state, steps=session.most(50, 2), chains=session.most(512, 8))
 
 
-def elsewhere(session: Session, run: Run, model: pc.JointModel, c: Tensor, real: pc.State) -> dict[str, float]:
+def elsewhere(session: Session, run: Run, model: pc.JointModel, c: Tensor, real: State) -> dict[str, float]:
     """Does the limit depend on where the chain began, or on how long it ran?"""
     longer = limiting(session, run, model, c, measures.LONGER)
     codes = measures.random_codes(model, c, run.seed, session.prior(run))
@@ -89,15 +90,15 @@ def elsewhere(session: Session, run: Run, model: pc.JointModel, c: Tensor, real:
     return found | {key: value for name in images for key, value in session.score(name, images[name]).items()}
 
 
-def limiting(session: Session, run: Run, model: pc.JointModel, c: Tensor, times: int = 1, **options) -> pc.State:
+def limiting(session: Session, run: Run, model: pc.JointModel, c: Tensor, times: int = 1, **options) -> State:
     sweeps = times * session.most(measures.SWEEPS, 3)
     return measures.limiting(model, c, run.seed, sweeps, **options)
 
 
-def chained(session: Session, run: Run, model: pc.JointModel, state: pc.State, times: int = 1) -> Tensor:
+def chained(session: Session, run: Run, model: pc.JointModel, state: State, times: int = 1) -> Tensor:
     """Images of the chain that begins at a state."""
-    start = {name: state[name] for name in ("x", "z")}
-    return measures.shown(model, limiting(session, run, model, state["c"], times, start=start))
+    init = {name: state[name] for name in ("x", "z")}
+    return measures.shown(model, limiting(session, run, model, state["c"], times, init=init))
 
 
 def examples(session: Session, count: int, seed: int) -> pc.Data:

@@ -54,7 +54,7 @@ from torch import Tensor
 
 import paracond as pc
 from paracond.baselines import directed
-from paracond.data import take
+from paracond.data import State, take
 from paracond.diagnostics import Consistency, consistency, latent_usage
 from paracond.distributions import Gaussian
 from paracond.experiments.comparison.model import Pictures
@@ -73,20 +73,20 @@ def conditions_of(pictures: Pictures, count: int, seed: int) -> Tensor:
     return pictures.train.state["c"][order[torch.arange(count) % rows]]
 
 
-def random_codes(model: pc.JointModel, c: Tensor, seed: int, prior: pc.Data | None = None) -> pc.State:
+def random_codes(model: pc.JointModel, c: Tensor, seed: int, prior: pc.Data | None = None) -> State:
     return directed.random_code(model, "z", {"c": c}, prior=prior, seed=seed)
 
 
-def limiting(model: pc.JointModel, c: Tensor, seed: int, sweeps: int = SWEEPS, **options) -> pc.State:
+def limiting(model: pc.JointModel, c: Tensor, seed: int, sweeps: int = SWEEPS, **options) -> State:
     return pc.sample(model, {"c": c}, sweeps=sweeps, seed=seed, **options)
 
 
-def coded(model: pc.JointModel, data: pc.Data, seed: int) -> pc.State:
+def coded(model: pc.JointModel, data: pc.Data, seed: int) -> State:
     """Real images with their codes."""
     return pc.sample(model, data.state, sweeps=1, seed=seed)
 
 
-def timed(model: pc.JointModel, make: Callable[[], pc.State]) -> tuple[pc.State, Tensor, float]:
+def timed(model: pc.JointModel, make: Callable[[], State]) -> tuple[State, Tensor, float]:
     """A state, its pictures on the host, and the seconds that they took."""
     engine = pc.Engine(model.device, "eager")
     engine.synchronise()  # what was asked for before is not counted
@@ -96,7 +96,7 @@ def timed(model: pc.JointModel, make: Callable[[], pc.State]) -> tuple[pc.State,
     return state, images, time.perf_counter() - began
 
 
-def gap(model: pc.JointModel, state: pc.State, steps: int, chains: int = 512) -> Consistency:
+def gap(model: pc.JointModel, state: State, steps: int, chains: int = 512) -> Consistency:
     """From states of the limiting distribution on."""
     return consistency(model, state=take(state, slice(chains)), warmup=0, steps=steps)
 
@@ -120,7 +120,7 @@ def statistics(codes: Tensor) -> Statistics:
 def bits(model: pc.JointModel, data: pc.Data) -> float:
     if isinstance(model.variables["z"], pc.Binary):
         return float(latent_usage(model, data[:2000], "z").information.sum()) / math.log(2)
-    with model.asked():
+    with model.eval_mode():
         states = [data[i : i + 1000].state for i in range(0, len(data), 1000)]
         parts = [model("z", {n: v.to(model.device) for n, v in state.items()}) for state in states]
     means, noise = (torch.cat([getattr(q, of).flatten(1).double() for q in parts]) for of in ("mean", "variance"))
@@ -165,8 +165,8 @@ def told_by(means: Tensor, c: Tensor, sigma: float, pictures: Pictures, images: 
 
 
 @torch.no_grad()
-def half_accuracy(model: pc.JointModel, pictures: Pictures, codes: pc.State, images: int) -> float:
-    with model.asked():
+def half_accuracy(model: pc.JointModel, pictures: Pictures, codes: State, images: int) -> float:
+    with model.eval_mode():
         parts = [model("x", take(codes, slice(i, i + 1000))) for i in range(0, len(codes["x"]), 1000)]
     first = parts[0]
     if not isinstance(first, Gaussian) or first.log_scale.numel() != 1:

@@ -37,12 +37,13 @@ import torch
 
 import paracond as pc
 from paracond import datasets
+from paracond.baselines.directed import VAE, Symmetric
 from paracond.data import one_of
 from paracond.datasets.faces import SIZE, load, of_split
 from paracond.distributions import Bernoulli, Gaussian
 from paracond.experiments.faces.baselines import Moved
 from paracond.experiments.images.model import adam
-from paracond.training.trainer import Descent
+from paracond.training.trainer import Trainer
 
 METHODS = ("vae", "symmetric", "ours")  # of the paper's table
 MORE = ("vamp",)
@@ -77,8 +78,8 @@ class Design:
     hidden: int = 128
     """units between the code and the image (faces)"""
     blocks: int = 1
-    start: int = 64
-    """directions of the start of x given c"""
+    init: int = 64
+    """directions of the initializer of x given c"""
     batch_size: int = 256
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
@@ -162,10 +163,10 @@ def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
     make = pc.networks.image_network if grey else pc.networks.scene_network
     options: dict = {"kind": design.kind, "width": design.width, "blocks": design.blocks}
     options |= {} if grey else {"most": design.most, "hidden": design.hidden}
-    start = pc.initializers.components(variables, "x", ["c"], design.start)
+    init = pc.initializers.pca(variables, "x", ["c"], design.init)
     nets = {name: make(variables, name, **options) for name in groups}
-    conditionals = {n: pc.Conditional(f, nets[n], start if n == "x" else None) for n, f in groups.items()}
-    return pc.JointModel(conditionals, conditions={"c": pc.Condition(condition, None)})
+    conditionals = {n: pc.Conditional(f, nets[n], init if n == "x" else None) for n, f in groups.items()}
+    return pc.JointModel(conditionals, context={"c": pc.Context(condition, None)})
 
 
 @torch.no_grad()
@@ -175,7 +176,7 @@ def whiten(model: pc.JointModel, data: pc.Data, spread: float = 1.0, rows: int =
     layers. (In maps these are the same at every place; m and S are then those of the channels over all places.)"""
     channels = model.variables["z"].event_shape[0]
     chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:rows]
-    with model.asked():
+    with model.eval_mode():
         q = model("z", {name: value[chosen].to(model.device) for name, value in data.state.items()})
     assert isinstance(q, (Gaussian, Bernoulli))
     mu = (q.mu if isinstance(q, Gaussian) else q.logits).double()
@@ -191,11 +192,11 @@ def whiten(model: pc.JointModel, data: pc.Data, spread: float = 1.0, rows: int =
         weight.copy_((whitening @ weight.double().reshape(channels, -1)).view_as(weight))
 
 
-def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Descent:
+def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Trainer:
     one_of("a method", method, (*METHODS, *MORE))
     torch.manual_seed(seed)
     model = make_model(design, pictures.condition).to(engine.device)
-    model.fit_starts(pictures.train, seed=0)
+    pc.initializers.fit(model, pictures.train, seed=0)
     whiten(model, pictures.train, design.spread)
     options: dict = {
         "batch_size": design.batch_size,
@@ -208,11 +209,11 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
     }
     if method in ("vae", "vamp"):
         prior = prior_of(design, pictures, method, seed)
-        return pc.VAE(model, pictures.train, estimator=design.estimator, prior=prior, **options)
+        return VAE(model, pictures.train, estimator=design.estimator, prior=prior, **options)
     if method == "symmetric":
-        return pc.Symmetric(model, pictures.train, completed_by=design.completed_by, **options)
-    options |= {"completed_by": design.completed_by, "chain_length": design.chain_length}
-    return pc.Learner(model, pictures.train, **options)
+        return Symmetric(model, pictures.train, completed_by=design.completed_by, **options)
+    completion = pc.CompletionOptions(by=design.completed_by)
+    return pc.Learner(model, pictures.train, chain_length=design.chain_length, completion=completion, **options)
 
 
 def prior_of(design: Design, pictures: Pictures, method: str, seed: int) -> pc.Data | None:
@@ -247,4 +248,4 @@ def steps_per_update(method: str) -> int:
 def small(design: Design) -> Design:
     """A design that learns nothing worth having, in seconds."""
     latent = replace(design.latent, shape=(2, *design.latent.event_shape[1:]))
-    return replace(design, latent=latent, width=8, most=8, start=8, batch_size=16, updates=10, pseudo=12)
+    return replace(design, latent=latent, width=8, most=8, init=8, batch_size=16, updates=10, pseudo=12)

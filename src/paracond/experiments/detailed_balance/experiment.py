@@ -29,7 +29,7 @@ from torch import Tensor
 import paracond as pc
 from paracond import exact
 from paracond.experiments.common.parallel import run_side_by_side
-from paracond.experiments.common.results import Metric, Outcome, RecipeConfig, choose_device, plain
+from paracond.experiments.common.results import ExperimentConfig, Metric, Outcome, choose_device, plain
 from paracond.experiments.detailed_balance import rbm
 from paracond.experiments.detailed_balance import report as pictures
 from paracond.experiments.detailed_balance.report import Diffusion, Findings, Surface
@@ -41,7 +41,7 @@ KINDS = ("log-linear", "symmetrised", "MLP")
 
 
 @dataclass(frozen=True)
-class Config(RecipeConfig):
+class Config(ExperimentConfig):
     """Chain length and detailed balance: asymmetry and the objective along n (section 5.2, appendix B)."""
 
     out: Path = Path("runs/chain-length")
@@ -92,7 +92,7 @@ def target(config: Config) -> Target:
         model, data = demo.train(settings, 0.0, "cpu"), pc.datasets.digits()
     else:
         model, data = pc.JointModel.load(config.model), pc.datasets.mnist("train", folder=config.data)
-    known, _ = model.admit(data.state)
+    known, _ = model.validate(data.state)
     generator, parts = model.generator(config.seed), []
     with torch.no_grad():
         for first in range(0, len(data), 2000):

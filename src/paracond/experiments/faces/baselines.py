@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import paracond as pc
-from paracond.data import InputError
+from paracond.data import InputError, State
 from paracond.datasets.faces import LABELS
 from paracond.experiments.faces.tasks import Demixed, marginals
 from paracond.networks.conv import jittered
@@ -146,8 +146,8 @@ def judge(
 def _learned(name: str, family: pc.Family, network, data: pc.Data, device, training: Training) -> pc.JointModel:
     """The model of one group given x, learned from the rows of the data that have it."""
     torch.manual_seed(training.seed)
-    given = {"x": pc.Condition(pc.Real(tuple(data.state["x"].shape[1:])), None)}
-    model = pc.JointModel({name: pc.Conditional(family, network())}, conditions=given).to(device)
+    given = {"x": pc.Context(pc.Real(tuple(data.state["x"].shape[1:])), None)}
+    model = pc.JointModel({name: pc.Conditional(family, network())}, context=given).to(device)
     rows = data.mask[name].flatten(1).all(1)
     if not bool(rows.any()):
         raise InputError(f"no row of the data has {name!r}")
@@ -155,7 +155,7 @@ def _learned(name: str, family: pc.Family, network, data: pc.Data, device, train
         model,
         pc.Data({key: data.state[key][rows] for key in ("x", name)}),
         chain_length=1,
-        completion_steps=0,
+        completion=pc.CompletionOptions(steps=0),
         batch_size=training.batch_size,
         learning_rate=pc.schedules.cosine(training.learning_rate, training.last_learning_rate, training.updates),
         optimiser=lambda _, p: torch.optim.AdamW(p, betas=(0.9, 0.99), weight_decay=training.weight_decay, fused=True),
@@ -191,7 +191,7 @@ class Moved:
         self.masks = torch.tensor(swapped, device=device)  # here, as nothing can be copied from the host later
         self.labels = torch.tensor([0, *(k + 1 for k in swapped)], device=device)
 
-    def __call__(self, state: pc.State, generator: torch.Generator) -> pc.State:
+    def __call__(self, state: State, generator: torch.Generator) -> State:
         x, s = state["x"], state.get("s")
         chance = torch.rand(4, len(x), generator=generator, device=x.device)
         moved, chance = chance[3] < self.share, chance[:3]
@@ -199,7 +199,7 @@ class Moved:
         said = {} if self.flag is None else {self.flag: moved.long()}
         return {**state, **said, **self._moved(x, s, chance)}
 
-    def _moved(self, x: Tensor, s: Tensor | None, chance: Tensor) -> pc.State:
+    def _moved(self, x: Tensor, s: Tensor | None, chance: Tensor) -> State:
         if s is None:
             return {"x": jittered(x, chance, self.pixels, self.mirrored)}
         layers = s if s.ndim == 4 else s.unsqueeze(1)

@@ -57,8 +57,8 @@ def reconstructions(session: Session, model: pc.JointModel, fid: FID) -> None:
     real = session.train.state["x"][:TRIAL].to(session.device)
     coded = pc.sample(model, {"x": real}, sweeps=3, chunk=1000)
     session.add("fid_reconstruction", fid.score(tasks.shown(model, coded)).value, "lower", f"{TRIAL} images")
-    begin = {name: value for name, value in coded.items() if name != "c"}
-    moved = pc.sample(model, {"c": coded["c"]}, sweeps=100, start=begin, chunk=1000)
+    init = {name: value for name, value in coded.items() if name != "c"}
+    moved = pc.sample(model, {"c": coded["c"]}, sweeps=100, init=init, chunk=1000)
     session.add("fid_from_data", fid.score(tasks.shown(model, moved)).value, "lower", f"{TRIAL} images, 100 sweeps on")
 
 
@@ -125,11 +125,11 @@ def demixing(session: Session, model: pc.JointModel) -> None:
     filled, smoothed = (measures.demixing_psnr(each, *pair, m) for each in (told, blind))
     segmentations = first.state["s"], second.state["s"]
     ask = partial(tasks.demix, model, mixed, sweeps=session.most(5, 2), chains=session.most(16, 1))
-    begin = first_masks(session, model, mixed, segmentations)
-    known = ask(segmentations, begin=begin)
+    masks = first_masks(session, model, mixed, segmentations)
+    known = ask(segmentations, init_mask=masks)
     value = measures.demixing_psnr(known, *pair, m)
     session.add("demixing_psnr", value, "higher", f"dB where the other was seen, {half} pairs, known segmentations")
-    right, before = (float(((mask > 0.5) == m.squeeze(1)).float().mean()) for mask in (known.mask, begin.squeeze(1)))
+    right, before = (float(((mask > 0.5) == m.squeeze(1)).float().mean()) for mask in (known.mask, masks.squeeze(1)))
     session.add("demixing_mask", right, "higher", f"share of pixels told right; where the chain began: {before:.3f}")
     about = f"dB ahead of the mean of visible neighbours ({filled:.2f} dB), which is told the mask"
     session.add("demixing_psnr_gain", value - filled, "higher", about)

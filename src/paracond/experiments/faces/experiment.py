@@ -54,7 +54,7 @@ def main(config: Config) -> Outcome:
 def keep(model: pc.JointModel, session: Session) -> None:
     """The model, in files of at most 8 MiB, and what its attributes are called (see `use`)."""
     folder = session.config.out / "model"
-    model.save(folder, dtype=torch.bfloat16, at_most=8 * 2**20)
+    model.save(folder, dtype=torch.bfloat16, max_bytes=8 * 2**20)
     (folder / use.NAMES).write_text(json.dumps({"c": list(session.names)}))
 
 
@@ -120,7 +120,7 @@ def last_kept(looks: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def stopwatch(session: Session, design: Design, model: pc.JointModel) -> None:
     """An update at batch 64 with the paper's chain and completion, and what the two ideas of appendix D save."""
-    asked = replace(design, batch_size=64, chain_length=(16.0, 16.0), completion_steps=10, beside=True, warm=())
+    asked = replace(design, batch_size=64, chain_length=(16.0, 16.0), completion_steps=10, parallel=True, warm=())
 
     def maker(d: Design) -> Callable[[pc.Engine], pc.Learner]:
         return lambda engine: make_learner(d, session.train, engine, 0)
@@ -132,7 +132,7 @@ def stopwatch(session: Session, design: Design, model: pc.JointModel) -> None:
     session.add("update_ms", times.fast, "lower", "batch 64, expected chain length 16, 10 completion steps")
     session.add("update_ms_eager", times.eager, "lower", "the same in plain eager float32, same run")
     session.add("update_ms_floor", times.floor, "lower", "arithmetic and bandwidth, counted and at measured rates")
-    before = milliseconds(replace(asked, beside=False))
+    before = milliseconds(replace(asked, parallel=False))
     session.add("update_ms_before", before, "lower", "completion before training instead of beside it")
     warm = milliseconds(replace(asked, completion_steps=2, warm=("s", "c", "y", "z"), mirrored=False, shifts=0))
     session.add("update_ms_warm", warm, "lower", "2 completion steps instead of 10, with all that was completed cached")

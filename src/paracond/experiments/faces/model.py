@@ -10,11 +10,11 @@ The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C
 - y keeps its place in the image: 16 x 16 places of so many bits each. Detail is local, flat codes are slow to learn it;
 - every group but x reads x and what it needs besides: attributes are then one pass on an image, and completion needs
   few steps;
-- all examples are seen mirrored half of the time, and half of them moved by a pixel or two; a condition says which, so
-  that what is generated stays in its place;
-- a start for c, and one for x given c (`networks.starts`), where chains begin;
-- nearly half of the chains last (`lasting`), or pictures would grow garish within 100 sweeps; and some rows begin with
-  a part of their image from the start (`restarts`);
+- all examples are seen mirrored half of the time, and half of them moved by a pixel or two; a context group says which,
+  so that what is generated stays in its place;
+- initializers for c, and for x given c (`initializers.pca`);
+- more than half of the rows that begin at data are slow (`slow_rows`), or pictures would grow garish within 100 sweeps;
+  and some rows begin with a part of their image from the initializer (`init_rows`);
 - networks are residual and work on patches (`networks.pyramid`).
 """
 
@@ -29,14 +29,18 @@ import paracond as pc
 from paracond.data import InputError
 from paracond.datasets.faces import LABELS, SIZE
 from paracond.experiments.faces.baselines import Moved
+from paracond.experiments.faces.held_squares import AroundASquare
+from paracond.experiments.faces.init_rows import InitRows
+from paracond.experiments.faces.rows import FacesForm
+from paracond.experiments.faces.slow_rows import SlowRows
 from paracond.experiments.images.model import adam, balanced
 
 ATTRIBUTES = 40
-SQUARE = pc.holds.AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
-#: Shares of the batch that begin with a hidden square from the start of images, and after how many updates. More of
-#: them when x, y and z have settled: codes cannot grow noisy by them any more.
-RESTARTS = ((0.1, 12_000), (0.2, 27_000))
-MOVED = "moved"  # the condition that says whether an example was moved
+SQUARE = AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
+#: Shares of the batch that begin with a hidden square from the initializer of images, and after how many updates. There
+#: are more of them when x, y and z have settled, since they can no longer make codes noisy.
+INIT_ROWS = ((0.1, 12_000), (0.2, 27_000))
+MOVED = "moved"  # the context group that says whether an example was moved
 #: What each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
 
@@ -59,26 +63,26 @@ class Design:
     hidden: int = 128
     sparse: bool = True
     """whether groups read only what they need"""
-    start: int = 128
-    """directions of the starts of x and c (0: chains begin at random)"""
+    init: int = 128
+    """directions of the initializers of x and c (0: chains begin at random values)"""
     redundancy: float = 32.0
-    """how many known pixels count as one where a start goes by them (see `networks.starts`)"""
+    """how many known pixels count as one (see `initializers.pca`)"""
     finer: tuple[int, int, float] | None = (600, 32, 4.0)
-    """directions, band and redundancy of the start of x that takes its place when all is learned: questions are
-    answered better from it, and rows that restart from it made codes noisy (RESULTS)"""
+    """directions, band and redundancy of the initializer of x that replaces the first one after training: it answers
+    questions better, but init rows that began at it made codes noisy (research/faces.md)"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
     """how often each group is chosen in learning"""
     chain_length: tuple[float, float] = (2.5, 5.0)
-    """at the start, and when groups settle"""
-    lasting: tuple[float, float] | None = (0.64, 150.0)
-    """share of the rows that begin at data whose chains last so many times longer (see `lasting`)"""
-    restarts: tuple[tuple[float, int], ...] = RESTARTS
-    """rows of the batch that begin with a part of their image from its start"""
+    """at first, and when groups settle"""
+    slow_rows: tuple[float, float] | None = (0.64, 150.0)
+    """share of the rows that begin at data which stay longer, and how many times longer (see `slow_rows`)"""
+    init_rows: tuple[tuple[float, int], ...] = INIT_ROWS
+    """rows of the batch that begin with a part of their image from its initializer (see `init_rows`)"""
     completion_steps: int = 2
     warm: tuple[str, ...] = ()
-    """groups whose completion goes on where it stopped when an example comes round again"""
-    beside: bool = True
-    """completion runs beside training, on a stream of its own"""
+    """groups whose completion continues from the values drawn when the example was last used"""
+    parallel: bool = True
+    """completion runs at the same time as training, on a stream of its own"""
     batch_size: int = 160
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
@@ -107,14 +111,14 @@ PAPER = Design(
     widths=dict.fromkeys("xscyz", 24),
     hidden=512,
     sparse=False,
-    start=0,
+    init=0,
     finer=None,
     alpha=dict.fromkeys("xscyz", 1.0),
     chain_length=(16.0, 16.0),
-    lasting=None,
-    restarts=(),
+    slow_rows=None,
+    init_rows=(),
     completion_steps=10,
-    beside=False,
+    parallel=False,
     batch_size=64,
     learning_rate=1e-4,
     last_learning_rate=1e-4,
@@ -145,64 +149,65 @@ def variables_of(design: Design) -> dict[str, pc.Family]:
     }
 
 
-def conditions_of(design: Design) -> dict[str, pc.Condition]:
-    return {MOVED: pc.Condition(pc.Categorical(2), 0)} if design.shifts else {}
+def context_of(design: Design) -> dict[str, pc.Context]:
+    return {MOVED: pc.Context(pc.Categorical(2), 0)} if design.shifts else {}
 
 
 def make_model(design: Design) -> pc.JointModel:
-    groups, conditions = variables_of(design), conditions_of(design)
-    variables = {**groups, **{name: condition.family for name, condition in conditions.items()}}
+    groups, context = variables_of(design), context_of(design)
+    variables = {**groups, **{name: group.family for name, group in context.items()}}
     conditionals = {}
     for name, family in groups.items():
         options: dict = {"kind": design.kind, "width": design.widths[name], "hidden": design.hidden}
         if design.kind == "residual":
             options |= {"blocks": design.blocks, "most": design.most[name]}
         if design.sparse:
-            options["reads"] = SPARSE[name] if name == "c" else (*SPARSE[name], *conditions)
+            options["reads"] = SPARSE[name] if name == "c" else (*SPARSE[name], *context)
         if name == "c" and design.jitter:
             options |= {"jitter": design.jitter, "mirrored": design.mirrored}
         network = pc.networks.scene_network(variables, name, **options)
-        conditionals[name] = pc.Conditional(family, network, make_start(design, variables, name))
-    return pc.JointModel(conditionals, dict(design.alpha), conditions)
+        conditionals[name] = pc.Conditional(family, network, make_init(design, variables, name))
+    return pc.JointModel(conditionals, dict(design.alpha), context)
 
 
-def make_start(design: Design, variables: Mapping[str, pc.Family], name: str) -> pc.initializers.Components | None:
+def make_init(design: Design, variables: Mapping[str, pc.Family], name: str) -> pc.initializers.PCA | None:
     """Attributes begin as they come together in the data, and images given them."""
-    if not design.start or name not in ("x", "c"):
+    if not design.init or name not in ("x", "c"):
         return None
     reads, redundancy = (["c"], design.redundancy) if name == "x" else ([], 1.0)
-    return pc.initializers.components(variables, name, reads, design.start, learned=False, redundancy=redundancy)
+    return pc.initializers.pca(variables, name, reads, design.init, learned=False, redundancy=redundancy)
 
 
 def finished(design: Design, model: pc.JointModel, data: pc.Data, seed: int) -> pc.JointModel:
-    """A copy with the finer start of images."""
-    if design.finer is None or not design.start:
+    """A copy with the finer initializer of images."""
+    if design.finer is None or not design.init:
         return model
     directions, band, redundancy = design.finer
     options: dict = {"learned": False, "band": band, "redundancy": redundancy}
-    finer = model.with_start("x", pc.initializers.components(model.variables, "x", ["c"], directions, **options))
-    finer.fit_starts(data, seed, ["x"])
+    finer = pc.initializers.with_init(
+        model, "x", pc.initializers.pca(model.variables, "x", ["c"], directions, **options)
+    )
+    pc.initializers.fit(finer, data, seed, ["x"])
     return finer
 
 
 def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
     if design.warm and (design.mirrored or design.shifts):
-        raise InputError(
-            "what was drawn for a face does not fit it once it is moved: warm needs mirrored=False, shifts=0"
-        )
+        raise InputError("warm needs mirrored=False and shifts=0: values drawn for a face do not fit it once it moves")
     torch.manual_seed(seed)
     model = make_model(design).to(engine.device)
-    model.fit_starts(data, seed)
+    pc.initializers.fit(model, data, seed)
     known = [name for name in ("s", "c") if bool(data.mask[name].all())]
     learner = pc.Learner(
         model,
         balanced(data, design.segmented_share, "s"),
         chain_length=pc.schedules.linear(*design.chain_length, settled_after(design)),
-        lasting=None if design.lasting is None else pc.Lasting(*design.lasting),
-        restarts=restarts_of(design),
-        completion_steps=design.completion_steps,
-        warm=[name for name in design.warm if name not in known],
-        beside=design.beside,
+        form=form_of(design),
+        completion=pc.CompletionOptions(
+            steps=design.completion_steps,
+            warm=tuple(name for name in design.warm if name not in known),
+            parallel=design.parallel,
+        ),
         batch_size=design.batch_size,
         learning_rate={name: rate_of(design, name) for name in model.names},
         optimiser=lambda name, parameters: adam(name, parameters, design.decay.get(name, 0.0)),
@@ -211,8 +216,8 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         engine=engine,
         seed=seed,
     )
-    with model.asked():
-        some = {name: value[:64] for name, value in learner.batch.items()}
+    with model.eval_mode():
+        some = {name: value[:64] for name, value in learner.batch.state.items()}
         engine.settle(lambda: [model(name, some).mean for name in model.names])
     return learner
 
@@ -229,9 +234,11 @@ def settled_after(design: Design) -> int:
     return min([design.updates, *design.settled.values()])
 
 
-def restarts_of(design: Design) -> list[pc.Restart]:
-    """Images of which a square is hidden."""
-    return [pc.Restart(share, "x", SQUARE, after=after) for share, after in design.restarts]
+def form_of(design: Design) -> FacesForm:
+    """Slow rows, and rows that begin with images of which a square is hidden."""
+    slow = None if design.slow_rows is None else SlowRows(*design.slow_rows)
+    hidden = tuple(InitRows(share, "x", SQUARE, after=after) for share, after in design.init_rows)
+    return FacesForm(slow=slow, init_rows=hidden)
 
 
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:
@@ -243,7 +250,7 @@ def augmentation(design: Design, device: torch.device | str) -> Moved | None:
 def small(design: Design) -> Design:
     """A design that learns nothing worth having, in seconds."""
     tiny, finer = dict.fromkeys("xscyz", 8), None if design.finer is None else (4, 8, 16.0)
-    soon = tuple((share, min(after, 2)) for share, after in design.restarts)
-    lengths: dict = {"updates": 10, "restarts": soon, "completion_steps": 1}
-    sizes: dict = {"widths": tiny, "most": tiny, "hidden": 16, "batch_size": 8, "start": min(design.start, 4)}
+    soon = tuple((share, min(after, 2)) for share, after in design.init_rows)
+    lengths: dict = {"updates": 10, "init_rows": soon, "completion_steps": 1}
+    sizes: dict = {"widths": tiny, "most": tiny, "hidden": 16, "batch_size": 8, "init": min(design.init, 4)}
     return replace(design, finer=finer, **lengths, **sizes)

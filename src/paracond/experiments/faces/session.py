@@ -46,8 +46,8 @@ class Config(PresetConfig):
     """fuse the networks with torch.compile (on CUDA only): takes minutes once"""
     generated: int = 20_000
     """images for the FID"""
-    variants: tuple[str, ...] = ("union", "masks", "warm", "warm_all", "beside")
-    """which single choices are measured: some of union, masks, warm, warm_all, beside; all of them are seven more
+    variants: tuple[str, ...] = ("union", "masks", "warm", "warm_all", "parallel")
+    """which single choices are measured: some of union, masks, warm, warm_all, parallel; all of them are seven more
     trainings, about two minutes each on an H200 (none: --variants and nothing)"""
     variant_updates: int = 30_000
     """of each of these"""

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 import paracond as pc
-from paracond.compose import Rule
+from paracond.composition import Pinned, Rule, Summing
+from paracond.data import State
 from paracond.datasets.faces import LABELS
 from paracond.guidance import SWEEPS, WEIGHT
 
@@ -42,26 +43,26 @@ DOWN, RIGHT = (28, 46), (27, 37)
 
 def generate(
     model: pc.JointModel, attributes: Tensor, sweeps: int = 100, seed: int = 0, chunk: int | None = None
-) -> pc.State:
+) -> State:
     """A draw of everything given attributes `[n, 40]`, on the model's device."""
     chunk = chunk or AT_ONCE[model.device.type]
     return pc.sample(model, {"c": attributes}, sweeps=sweeps, seed=seed, chunk=chunk)
 
 
 @torch.no_grad()
-def shown(model: pc.JointModel, state: pc.State) -> Tensor:
+def shown(model: pc.JointModel, state: State) -> Tensor:
     """The images of a state: the mean of p(x | rest), in [0, 1], where the state is."""
     size, reads = AT_ONCE[model.device.type], model.reads("x")
-    with model.asked():
+    with model.eval_mode():
         parts = range(0, len(state["x"]), size)
         means = [model("x", {k: state[k][i : i + size] for k in reads}).mean for i in parts]
     return torch.cat(means).float().clamp(0, 1)
 
 
 @torch.no_grad()
-def shown_masks(model: pc.JointModel, state: pc.State) -> Tensor:
+def shown_masks(model: pc.JointModel, state: State) -> Tensor:
     """The segmentations of a state: the decisions of p(s | rest), as 18 masks (a draw has single pixels astray)."""
-    with model.asked():
+    with model.eval_mode():
         law = model("s", {k: state[k] for k in model.reads("s")})
     return masks(model, model.variables["s"].decide(law.mean))
 
@@ -76,14 +77,14 @@ def portraits(
 
 def switched(
     model: pc.JointModel, attributes: Tensor, index: int, sweeps: int = 100, seed: int = 0, guidance: float = WEIGHT
-) -> tuple[pc.State, pc.State]:
+) -> tuple[State, State]:
     """One draw of everything, edited both ways: without the attribute `index`, and with it."""
     without = attributes.clone()
     without[:, index] = 0
     drawn, where = generate(model, without, sweeps, seed), torch.arange(without.shape[1]) == index
     options: dict = {"sweeps": min(sweeps, SWEEPS), "seed": seed, "chunk": AT_ONCE[model.device.type]}
 
-    def edited(value: float) -> pc.State:
+    def edited(value: float) -> State:
         change = pc.Observed(torch.full_like(without, value), where)
         return pc.edited(model, drawn, "c", change, weight=guidance, **options)
 
@@ -190,7 +191,7 @@ def demixing(model: pc.JointModel) -> pc.JointModel:
         return pc.Binary().distribution(second - first)
 
     def image(name: str, value: int) -> Rule:
-        return lambda law, others: pc.Pinned(law(name), others["x"], others["m"] == value)
+        return lambda law, others: Pinned(law(name), others["x"], others["m"] == value)
 
     return pc.compose(
         dict.fromkeys(PAIR, _image_first(model)),
@@ -207,14 +208,14 @@ def demix(
     *,
     attributes: tuple[Tensor, Tensor] | None = None,
     mask: Tensor | None = None,
-    begin: Tensor | None = None,
+    init_mask: Tensor | None = None,
     sweeps: int = 100,
     chains: int = 4,
     seed: int = 0,
 ) -> Demixed:
     """Both images from their mixture. Known may be both segmentations, as the model stores them (the paper's figure),
     both attributes, and the mask m `[n, 1, 64, 64]` itself (not in the paper). Chains begin with masks drawn from the
-    probabilities `begin` `[n, 1, 64, 64]`, if there are any, which are held for some sweeps (`faces_cartoon`).
+    probabilities `init_mask` `[n, 1, 64, 64]`, if there are any, which are held for some sweeps (see `cartoon`).
 
     Where nothing tells first from second, each chain finds its own order: it is turned round if it then agrees better
     with the first chain of its image.
@@ -223,13 +224,13 @@ def demix(
     for name, pair in (("s", segmentations), ("c", attributes)):
         given |= {} if pair is None else {f"{each}.{name}": value for each, value in zip(PAIR, pair, strict=True)}
     tiled, joint = {name: value.repeat_interleave(chains, 0) for name, value in given.items()}, demixing(model)
-    start: pc.State | None = None
+    init: State = {}
     if mask is not None:
-        start = _held(model, joint, tiled, seed)
-    elif begin is not None:
-        m = _drawn(begin.repeat_interleave(chains, 0), seed)
-        start = {"m": m, **_held(model, joint, {**tiled, "m": m}, seed)}
-    found = marginals(joint, tiled, ["first.x", "second.x", "m"], sweeps=sweeps, seed=seed, start=start)
+        init = _held(model, joint, tiled, seed)
+    elif init_mask is not None:
+        m = _drawn(init_mask.repeat_interleave(chains, 0), seed)
+        init = {"m": m, **_held(model, joint, {**tiled, "m": m}, seed)}
+    found = marginals(joint, tiled, ["first.x", "second.x", "m"], sweeps=sweeps, seed=seed, init=init)
     each = [found[name].unflatten(0, (-1, chains)) for name in ("first.x", "second.x", "m")]
     if len(given) == 1:
         each = _in_order(*each)
@@ -242,17 +243,17 @@ def _drawn(chance: Tensor, seed: int) -> Tensor:
     return torch.bernoulli(chance.cpu(), generator=torch.Generator().manual_seed(seed)).to(chance.device)
 
 
-def _held(model: pc.JointModel, joint: pc.JointModel, given: dict[str, Tensor], seed: int) -> pc.State:
+def _held(model: pc.JointModel, joint: pc.JointModel, given: dict[str, Tensor], seed: int) -> State:
     """States of the chain with the mask held, of all that is not given. Each image begins as if it were alone, and seen
     where the mask says so."""
     chunk = AT_ONCE[joint.device.type]
-    start: pc.State = {}
+    init: State = {}
     for value, each in enumerate(PAIR):
         seen = (given["m"] == value).expand_as(given["x"])
         own = {name.removeprefix(f"{each}."): found for name, found in given.items() if name.startswith(f"{each}.")}
         alone = pc.sample(model, {"x": pc.Observed(given["x"], seen), **own}, sweeps=0, seed=seed + value, chunk=chunk)
-        start |= {f"{each}.{name}": alone[name] for name in model.names if name not in own}
-    state = pc.sample(joint, given, sweeps=HOLD, seed=seed, start=start, chunk=chunk)
+        init |= {f"{each}.{name}": alone[name] for name in model.names if name not in own}
+    state = pc.sample(joint, given, sweeps=HOLD, seed=seed, init=init, chunk=chunk)
     return {name: value for name, value in state.items() if name not in given}
 
 
@@ -269,7 +270,7 @@ def _in_order(first: Tensor, second: Tensor, m: Tensor) -> list[Tensor]:
 def _image_first(model: pc.JointModel) -> pc.JointModel:
     """The model with x before what reads it: after a new mask, both images are redrawn first (see `compose`)."""
     names = ["x", *(name for name in model.names if name != "x")]
-    return pc.JointModel({n: model.conditional(n) for n in names}, model.alpha, model.conditions)
+    return pc.JointModel({n: model.conditional(n) for n in names}, model.alpha, model.context)
 
 
 # --- two deterministic factors ----------------------------------------------------------------------------------
@@ -281,7 +282,7 @@ def super_resolved(model: pc.JointModel, small: Tensor, **options) -> Tensor:
 
     def rule(law, others):
         weight = others["small"].new_full((), 1 / size**2)
-        return pc.Summing(law("face.x"), others["small"], weight, size)
+        return Summing(law("face.x"), others["small"], weight, size)
 
     return _under(model, {"small": small}, rule, enlarged(small, size), **options)
 
@@ -291,7 +292,7 @@ def colourised(model: pc.JointModel, grey: Tensor, **options) -> Tensor:
     weights = torch.tensor(GREY, dtype=model.dtype, device=model.device).view(3, 1, 1)
 
     def rule(law, others):
-        return pc.Summing(law("face.x"), others["grey"], weights, channels=True)
+        return Summing(law("face.x"), others["grey"], weights, channels=True)
 
     return _under(model, {"grey": grey}, rule, **options)
 
@@ -315,18 +316,18 @@ def _under(
     model: pc.JointModel,
     given: dict[str, Tensor],
     rule: Rule,
-    begin: Tensor | None = None,
+    first: Tensor | None = None,
     *,
     sweeps: int = 5,
     chains: int = 8,
     seed: int = 0,
 ) -> Tensor:
-    """The mean marginal of x where `rule` holds it to what is given. Chains `begin` at these images, or at the model's
-    start; many short ones, because they drift."""
+    """The mean marginal of x where `rule` holds it to what is given. Chains begin at the images `first`, or at the
+    model's initializer; many short ones, because they drift."""
     families = {name: pc.Real(tuple(value.shape[1:])) for name, value in given.items()}
     joint = pc.compose({"face": model}, given=families, rules={"face.x": rule})
     options: dict = {"sweeps": sweeps, "chains": chains, "seed": seed}
-    found = _ask(joint, given, ["face.x"], start=None if begin is None else {"face.x": begin}, **options)["face.x"]
+    found = _ask(joint, given, ["face.x"], init={} if first is None else {"face.x": first}, **options)["face.x"]
     return found.clamp(0, 1)
 
 
@@ -348,7 +349,7 @@ def _ask(
     warmup: int | None = None,
     seed: int = 0,
     chains: int = 1,
-    start: Mapping[str, Tensor] | None = None,
+    init: Mapping[str, Tensor] | None = None,
     means: bool = False,
 ) -> dict[str, Tensor]:
     """Decisions, or means, of what is wanted, on the CPU, by `sweeps` after `warmup` more (as many if not said);
@@ -361,8 +362,8 @@ def _ask(
         for k, first in enumerate(range(0, rows, size)):
             part = slice(first, first + size)
             some = {n: pc.Observed(v[part], known[n][part]) if n in known else v[part] for n, v in given.items()}
-            options: dict = {"start": {n: v[part] for n, v in (start or {}).items()}, "seed": seed + k}
-            answer = pc.query(model, some, want, chains=chains, until=sweeps, warmup=warmup, **options)
+            options: dict = {"init": {n: v[part] for n, v in (init or {}).items()}, "seed": seed + k}
+            answer = pc.query(model, some, want, chains=chains, stop=pc.Sweeps(sweeps, warmup), **options)
             found = answer.mean if means else answer.decisions
             parts.append({name: found[name].cpu() for name in want})
     return {name: torch.cat([part[name] for part in parts]) for name in want}

@@ -4,7 +4,7 @@
     masks    s as 18 binary masks                        against one label for each pixel
     warm     completion goes on from cached y and z      against from scratch (see DENSE)
     warm_all the same, from s and c too where they lack  against from scratch
-    beside   completion runs beside training             against before it
+    parallel completion runs in parallel with training   against in turn with it
 
 A gain is what the first has more of F1 and accuracy, or less of FID.
 """
@@ -48,7 +48,7 @@ PAIRS: Mapping[str, tuple[Variant, Variant]] = {
     "masks": (Variant("masks", (("segmentation", "masks"),)), Variant("labels", (("segmentation", "labels"),))),
     "warm": (Variant("warm", (*DENSE, ("warm", ("y", "z")))), COLD),
     "warm_all": (Variant("warm_all", (*DENSE, ("warm", ("s", "c", "y", "z")))), COLD),
-    "beside": (Variant("beside", (("beside", True),)), Variant("before", (("beside", False),))),
+    "parallel": (Variant("parallel", (("parallel", True),)), Variant("in_turn", (("parallel", False),))),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import paracond as pc
 from paracond.data import InputError, at_least
-from paracond.experiments.common.results import Outcome, RecipeConfig, plain
+from paracond.experiments.common.results import ExperimentConfig, Outcome, plain
 from paracond.experiments.images import experiment as images_experiment
 from paracond.experiments.images import report as pictures
 from paracond.experiments.images.experiment import TRIAL, Session
@@ -49,14 +49,14 @@ CHANGES: dict[str, dict] = {
     "shifts": {"shifts": 2},
     "jitter": {"jitter": 2},
     "no_jitter": {"jitter": 0, "mirrored": False},
-    "no_start": {"start": 0},
-    "long_start": {"start": 192},
+    "no_init": {"init": 0},
+    "long_init": {"init": 192},
     "long_average": {"average": 0.9998},
 }
 
 
 @dataclass(frozen=True)
-class Config(RecipeConfig):
+class Config(ExperimentConfig):
     """Which levers matter for a model of images: one change at a time."""
 
     out: Path = Path("runs/levers")

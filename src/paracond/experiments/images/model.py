@@ -30,15 +30,15 @@ import torch
 from torch import Tensor
 
 import paracond as pc
-from paracond.chain import at_once
-from paracond.data import take
+from paracond.chain import max_rows
+from paracond.data import State, take
 from paracond.diagnostics import LatentUsage, latent_usage
 from paracond.experiments.common.results import PresetConfig
-from paracond.families import GAIN
 from paracond.metrics.fid import FID, accuracy
 from paracond.serialization import replace_file
-from paracond.training import augment, checkpoints
-from paracond.training.trainer import Descent
+from paracond.training import checkpoints
+from paracond.training.augment import Shifts
+from paracond.training.trainer import Trainer
 
 TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
 SHAPE = (1, 28, 28)
@@ -64,18 +64,14 @@ class Design:
     last_learning_rate: float = 1e-5
     average: float = 0.999
     updates: int = 60_000
-    noise: tuple[float, ...] = ()
-    """scales of the noise levels"""
-    clean: float = 0.5
-    """share of the examples without noise"""
     shifts: int = 0
     """pixels by which half of the training images are moved, each way"""
     jitter: int = 0
     """pixels by which the class network sees its images moved while it learns"""
     mirrored: bool = False
     """whether it also sees them mirrored"""
-    start: int = 64
-    """directions of the start of x given c (0: chains begin at random)"""
+    init: int = 64
+    """directions of the initializer of x given c (0: chains begin at random values)"""
     labelled_share: float = 0.25
     """where labels are missing, labelled examples are repeated until they make up this share"""
 
@@ -101,9 +97,8 @@ class Unfinished(Exception):
 
 
 def variables_of(design: Design, binary: bool) -> dict[str, pc.Family]:
-    """The groups of the model; conditions are not among them."""
-    scale = "element" if design.noise else "learned"
-    groups: dict[str, pc.Family] = {"x": pc.Binary(SHAPE) if binary else pc.Real(SHAPE, scale=scale)}
+    """The groups of the model, without its context."""
+    groups: dict[str, pc.Family] = {"x": pc.Binary(SHAPE) if binary else pc.Real(SHAPE, scale="learned")}
     groups["c"] = pc.Categorical(10)
     if design.latents:
         groups["z"] = pc.Binary(design.latents)
@@ -112,68 +107,50 @@ def variables_of(design: Design, binary: bool) -> dict[str, pc.Family]:
     return groups
 
 
-def augmentations(design: Design, family: pc.Family) -> list[augment.Shifts | augment.NoiseLevels]:
-    steps: list[augment.Shifts | augment.NoiseLevels] = []
-    if design.shifts:
-        steps.append(augment.Shifts("x", design.shifts))
-    if design.noise:
-        steps.append(augment.NoiseLevels("x", family, design.noise, design.clean))
-    return steps
+def shifts_of(design: Design) -> Shifts | None:
+    return Shifts("x", design.shifts) if design.shifts else None
 
 
 def make_model(design: Design, binary: bool) -> pc.JointModel:
-    groups = variables_of(design, binary)
-    conditions = augment.conditions(augmentations(design, groups["x"]))
-    variables = groups | {name: condition.family for name, condition in conditions.items()}
+    groups, shifts = variables_of(design, binary), shifts_of(design)
+    context = {} if shifts is None else shifts.context
+    variables = groups | {name: group.family for name, group in context.items()}
     networks = {}
     for name in groups:
         options: dict = {"kind": design.kind, "blocks": design.blocks, "width": design.width}
         if name == "c":
             options["width"] = design.width_class
-            options["reads"] = None if design.class_reads_latents else ["x", *conditions]
+            options["reads"] = None if design.class_reads_latents else ["x", *context]
             options |= {"jitter": design.jitter, "mirrored": design.mirrored}
-        elif name == "x" and not binary and design.noise:
-            options["levels"] = "t"
         elif name in ("z", "y"):  # given the image, the latents do not need each other
-            options["reads"] = ["x", "c", *conditions]
+            options["reads"] = ["x", "c", *context]
         networks[name] = pc.networks.image_network(variables, name, **options)
-    if design.noise and not binary:
-        start_at(networks["x"], groups["x"], design.noise)
-    starts = {"x": pc.initializers.components(variables, "x", ["c"], design.start)} if design.start else {}
-    conditionals = {n: pc.Conditional(groups[n], network, starts.get(n)) for n, network in networks.items()}
-    return pc.JointModel(conditionals, conditions=conditions)
-
-
-@torch.no_grad()
-def start_at(decoder: pc.networks.Network, family: pc.Family, noise: tuple[float, ...]) -> None:
-    """Let each level's sigma start at the family's initial scale together with the noise of the level."""
-    assert isinstance(family, pc.Real) and isinstance(decoder, pc.networks.ImageDecoder)
-    assert decoder.log_scales is not None
-    wanted = [math.hypot(family.initial_scale, scale) for scale in (0.0, *noise)]
-    decoder.log_scales.copy_(torch.tensor([family.raw_scale(scale) for scale in wanted]) / GAIN)
+    inits = {"x": pc.initializers.pca(variables, "x", ["c"], design.init)} if design.init else {}
+    conditionals = {n: pc.Conditional(groups[n], network, inits.get(n)) for n, network in networks.items()}
+    return pc.JointModel(conditionals, context=context)
 
 
 def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) -> pc.Learner:
     torch.manual_seed(seed)
     binary = bool(((data.state["x"] == 0) | (data.state["x"] == 1)).all())
     model = make_model(design, binary).to(engine.device)
-    if len(data) > design.start > 0 and all(bool(mask.all()) for mask in data.mask.values()):
-        model.fit_starts(data, seed)  # where something is missing, it learns from what is completed
+    if len(data) > design.init > 0 and all(bool(mask.all()) for mask in data.mask.values()):
+        pc.initializers.fit(model, data, seed)  # where something is missing, it learns from what is completed
     learner = pc.Learner(
         model,
         balanced(data, design.labelled_share),
         chain_length=pc.schedules.linear(*design.chain_length, design.updates),
-        completion_steps=design.completion_steps,
+        completion=pc.CompletionOptions(steps=design.completion_steps),
         batch_size=design.batch_size,
         learning_rate=pc.schedules.cosine(design.learning_rate, design.last_learning_rate, design.updates),
         optimiser=adam,
         average=design.average,
-        augment=augment.in_turn(augmentations(design, model.variables["x"])),
+        augment=shifts_of(design),
         engine=engine,
         seed=seed,
     )
-    with model.asked():
-        some = {name: value[:64] for name, value in learner.batch.items()}
+    with model.eval_mode():
+        some = {name: value[:64] for name, value in learner.batch.state.items()}
         engine.settle(lambda: [model(name, some).mean for name in model.names])
     return learner
 
@@ -215,7 +192,7 @@ class Milestones:
             self.found, self.trained = kept["found"], kept["trained"]
         self.began = self.kept = time.perf_counter()
 
-    def __call__(self, learner: Descent) -> None:
+    def __call__(self, learner: Trainer) -> None:
         if learner.step_count % 20:
             return
         now = time.perf_counter()
@@ -226,7 +203,7 @@ class Milestones:
         elif now - self.kept > 30:  # as a crash would lose it
             self.pause(learner)
 
-    def take(self, learner: Descent) -> None:
+    def take(self, learner: Trainer) -> None:
         self.pause(learner)
         losses = {f"loss_{name}": float(loss) for name, loss in learner.losses.items()}
         numbers = {"seconds": self.trained, "updates": learner.step_count, **self.measure(learner.averaged)}
@@ -235,7 +212,7 @@ class Milestones:
         self.began = time.perf_counter()
         self._write()
 
-    def pause(self, learner: Descent) -> None:
+    def pause(self, learner: Trainer) -> None:
         """Stop the clock, and keep what there is."""
         learner.engine.synchronise()
         now = time.perf_counter()
@@ -258,7 +235,7 @@ class Boxed(Protocol):
     def minutes(self) -> float | None: ...
 
 
-def train(learner: Descent, updates: int, folder: Path, config: Boxed, milestones: Milestones | None) -> None:
+def train(learner: Trainer, updates: int, folder: Path, config: Boxed, milestones: Milestones | None) -> None:
     """Learn, with checkpoints; raises `Unfinished` at the end of the time box."""
 
     learned = False
@@ -283,15 +260,15 @@ def train(learner: Descent, updates: int, folder: Path, config: Boxed, milestone
 
 
 @torch.no_grad()
-def shown(model: pc.JointModel, state: pc.State) -> Tensor:
+def shown(model: pc.JointModel, state: State) -> Tensor:
     """The picture of a state: the mean of p(x | rest), thresholded where pixels are binary."""
-    rows = at_once(model, 16_384)
+    rows = max_rows(model, 16_384)
     means = [model("x", take(state, slice(i, i + rows))).mean for i in range(0, len(state["x"]), rows)]
     mean = torch.cat(means).float()
     return (mean > 0.5).float() if isinstance(model.variables["x"], pc.Binary) else mean.clamp(0, 1)
 
 
-def generate(model: pc.JointModel, classes: Tensor, sweeps: int = 100, seed: int = 0, **options) -> pc.State:
+def generate(model: pc.JointModel, classes: Tensor, sweeps: int = 100, seed: int = 0, **options) -> State:
     """Draws of everything given the class."""
     return pc.sample(model, {"c": classes}, sweeps=sweeps, seed=seed, **options)
 
@@ -299,7 +276,7 @@ def generate(model: pc.JointModel, classes: Tensor, sweeps: int = 100, seed: int
 def classify(model: pc.JointModel, images: Tensor, seed: int = 0) -> Tensor:
     """Maximum marginal over the latents: arg max_c sum_z p(c, z | x), averaging p(c | x, z) along the chain."""
     parts = [
-        pc.query(model, {"x": part}, ["c"], chains=1, until=20, warmup=5, seed=seed) for part in images.split(10_000)
+        pc.query(model, {"x": part}, ["c"], chains=1, stop=pc.Sweeps(20, 5), seed=seed) for part in images.split(10_000)
     ]
     return torch.cat([part.decisions["c"].cpu() for part in parts])
 
@@ -309,7 +286,7 @@ def from_top_half(model: pc.JointModel, images: Tensor, sweeps: int = 50, seed: 
     given = {"x": pc.Observed(images, TOP)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pc.NotMixedWarning)  # of many images some have not; the accuracy tells
-        return pc.query(model, given, ["c", "x"], chains=4, until=sweeps, warmup=sweeps, seed=seed)
+        return pc.query(model, given, ["c", "x"], chains=4, stop=pc.Sweeps(sweeps), seed=seed)
 
 
 def quality(model: pc.JointModel, data: pc.Data, fid: FID, count: int, seed: int = 0) -> dict[str, float]:
@@ -318,14 +295,13 @@ def quality(model: pc.JointModel, data: pc.Data, fid: FID, count: int, seed: int
     rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:count]
     real = {name: value[rows].to(model.device) for name, value in data.state.items()}
     coded, classes = pc.sample(model, real, sweeps=1, seed=seed), real["c"]
-    random = {"start": model.start_groups(len(classes), model.generator(seed))}
     states = {
         "reconstruction": lambda: coded,
-        "from_data_10": lambda: generate(model, classes, 10, seed, start=coded),
-        "from_data_100": lambda: generate(model, classes, 100, seed, start=coded),
+        "from_data_10": lambda: generate(model, classes, 10, seed, init=coded),
+        "from_data_100": lambda: generate(model, classes, 100, seed, init=coded),
         "from_start_100": lambda: generate(model, classes, 100, seed),
         "from_start_400": lambda: generate(model, classes, 400, seed),
-        "from_random_100": lambda: generate(model, classes, 100, seed, **random),
+        "from_random_100": lambda: generate(model, classes, 100, seed, init="random"),
     }
     found = {f"fid_{name}": score(fid, shown(model, make())) for name, make in states.items()}
     error = (model("x", coded).mean - real["x"]).square().mean()

@@ -1,6 +1,6 @@
 """Several models, and hand-written factors, in one chain (section 5.4).
 
-The groups of model A become "A.name", those of B "B.name", and so on; new groups and given ones (conditions) join them.
+The groups of model A become "A.name", those of B "B.name", and so on; new groups and given ones (context) join them.
 A rule is the conditional of one group written by hand,
 
     rule(law, others) -> Distribution,
@@ -46,7 +46,7 @@ from paracond.conditional import Conditional
 from paracond.data import InputError, State
 from paracond.distributions import Distribution, Gaussian
 from paracond.families import Family
-from paracond.model import Condition, JointModel
+from paracond.model import Context, JointModel
 
 Law = Callable[[str], Distribution]
 Rule = Callable[[Law, State], Distribution]
@@ -61,14 +61,14 @@ def compose(
 ) -> JointModel:
     """One model of all groups of `models`, of new `groups`, and of groups that are always `given`."""
     groups, given, rules = groups or {}, given or {}, rules or {}
-    learned, conditions = _renamed(models), {name: Condition(family, None) for name, family in given.items()}
+    learned, context = _renamed(models), {name: Context(family, None) for name, family in given.items()}
     for prefix, model in models.items():
-        conditions |= {f"{prefix}.{name}": condition for name, condition in model.conditions.items()}
+        context |= {f"{prefix}.{name}": group for name, group in model.context.items()}
     families = dict(groups) | {name: conditional.family for name, conditional in learned.items()}
-    _check(learned, groups, conditions, rules)
+    _check(learned, groups, context, rules)
     conditionals = {name: learned[name] for name in learned if name not in rules}
     conditionals |= {name: Ruled(name, families[name], rules[name], learned) for name in rules}
-    return JointModel({name: conditionals[name] for name in families}, conditions=conditions)
+    return JointModel({name: conditionals[name] for name in families}, context=context)
 
 
 def _renamed(models: Mapping[str, JointModel]) -> dict[str, Conditional]:
@@ -77,15 +77,15 @@ def _renamed(models: Mapping[str, JointModel]) -> dict[str, Conditional]:
     for prefix, model in models.items():
         for name in model.names:
             conditional = model.conditional(name)
-            start = None if conditional.start is None else Renamed(prefix, model.start_reads(name), conditional.start)
-            new = Conditional(conditional.family, Renamed(prefix, model.reads(name), conditional.network), start)
+            init = None if conditional.init is None else Renamed(prefix, model.init_reads(name), conditional.init)
+            new = Conditional(conditional.family, Renamed(prefix, model.reads(name), conditional.network), init)
             new.shared = conditional.shared
             found[f"{prefix}.{name}"] = new
     return found
 
 
-def _check(learned: Mapping, groups: Mapping, conditions: Mapping, rules: Mapping) -> None:
-    names = [*learned, *groups, *conditions]
+def _check(learned: Mapping, groups: Mapping, context: Mapping, rules: Mapping) -> None:
+    names = [*learned, *groups, *context]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(f"two groups are called {twice[0]!r}")
@@ -98,7 +98,7 @@ def _check(learned: Mapping, groups: Mapping, conditions: Mapping, rules: Mappin
 
 
 class Renamed(nn.Module):
-    """A network, or a start, that reads groups by their names in its own model."""
+    """A network, or an initializer, that reads groups by their names in its own model."""
 
     def __init__(self, prefix: str, reads: Iterable[str], inner):
         super().__init__()
@@ -118,15 +118,15 @@ class Renamed(nn.Module):
     def fit(self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator) -> None:
         self.inner.fit(value, self._own(others), generator)
 
-    def known(self, value: Tensor, mask: Tensor):
-        return self.inner.known(value, mask)
+    def observe(self, value: Tensor, mask: Tensor):
+        return self.inner.observe(value, mask)
 
     def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part=None) -> Tensor:
         return self.inner.sample(self._own(others), generator, rows, part)
 
-    def told(self, name: str, group, others: Mapping, part, own, generator: torch.Generator) -> Tensor:
+    def sample_parent(self, name: str, group, others: Mapping, part, own, generator: torch.Generator) -> Tensor:
         besides = {"x": {self.names[full]: value for full, value in others["x"].items()}, "g": group._own(others["g"])}
-        return self.inner.told(self.names[name], group.inner, besides, part, own, generator)
+        return self.inner.sample_parent(self.names[name], group.inner, besides, part, own, generator)
 
     def evidence(self, others: Mapping[str, Tensor], part) -> Tensor:
         return self.inner.evidence(self._own(others), part)
@@ -137,7 +137,7 @@ class Ruled(Conditional):
 
     def __init__(self, name: str, family: Family, rule: Rule, learned: Mapping[str, Conditional]):
         own = learned.get(name)
-        super().__init__(family, nn.Identity(), None if own is None else own.start)
+        super().__init__(family, nn.Identity(), None if own is None else own.init)
         self.shared = nn.ParameterDict()  # the rule's own laws have theirs
         self.name, self.rule = name, rule
         self.names, self.learned = tuple(learned), nn.ModuleList(learned.values())

@@ -1,4 +1,4 @@
-"""Which part of a group a question holds: patterns that are drawn anew for every row, on the device."""
+"""Which part of an image a question holds: all but a square, drawn anew for every row, on the device."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: Bool `[rows, ...]`, true where a group is held; missing axes at the end are those of the group. A function of the
-#: number of rows, a generator and its device.
+#: A function of the number of rows, a generator and its device. It returns Bool `[rows, ...]`, true where a group is
+#: held; missing axes at the end are those of the group.
 Hold = Callable[[int, torch.Generator, torch.device], Tensor]
 
 
 @dataclass(frozen=True)
 class AroundASquare:
-    """All of an image `[channels, side, side]` but a square somewhere in it, with sides between these two."""
+    """All of an image `[channels, side, side]` but a square at a random place, with sides between `least` and
+    `most`."""
 
     side: int
     least: int

@@ -6,9 +6,11 @@ import math
 import pytest
 import torch
 from helpers import DEVICES, assert_mean, still
+from paracond.training.holds import AroundASquare
 
 import paracond as pc
-from paracond.training.holds import AroundASquare
+from paracond.experiments.faces.init_rows import InitRows
+from paracond.experiments.faces.slow_rows import SlowRows
 
 SQUARE = AroundASquare(4, 2, 2)
 VARIABLES = {"x": pc.Real((1, 4, 4), scale=0.5), "c": pc.Binary(2)}
@@ -17,7 +19,7 @@ VARIABLES = {"x": pc.Real((1, 4, 4), scale=0.5), "c": pc.Binary(2)}
 def begun_model(redundancy=1.0, seed=0):
     torch.manual_seed(seed)
     networks = {name: pc.networks.mlp(VARIABLES, name, hidden=8) for name in VARIABLES}
-    start = pc.initializers.components(VARIABLES, "x", ["c"], 3, redundancy=redundancy)
+    start = pc.initializers.pca(VARIABLES, "x", ["c"], 3, redundancy=redundancy)
     with torch.no_grad():
         start.means.normal_()
     starts = {"x": start}
@@ -45,7 +47,7 @@ def test_a_group_is_drawn_by_what_its_start_knows_of_it(redundancy):
     state = {name: value.expand(rows, *value.shape[1:]) for name, value in one.items()}
     mask = SQUARE(1, torch.Generator().manual_seed(3), torch.device("cpu"))
     drawn = model.restart("x", state, mask.expand_as(state["x"]), model.generator(1)).flatten(1)
-    mu, a, sigma = law_of(model.conditional("x").start, one["c"])
+    mu, a, sigma = law_of(model.conditional("x").init, one["c"])
     seen, noise, x = mask.flatten(), redundancy * sigma**2, one["x"].flatten()
     inverse = torch.linalg.inv(torch.eye(3, dtype=torch.float64) + a[seen].T @ a[seen] / noise)
     mean = (mu + a @ inverse @ a[seen].T @ (x - mu)[seen] / noise)[~seen]
@@ -70,35 +72,35 @@ def on_the_way(rows=12, restarts=None, lasting=None, device="cpu", **options):
 def test_rows_begin_with_an_example_whose_group_is_drawn_anew(device):
     """Around a square of known size."""
     _, learner = on_the_way(
-        20, [pc.Restart(0.25, "x", AroundASquare(4, 3, 3)), pc.Restart(0.5, "x", SQUARE)], device=device
+        20, [InitRows(0.25, "x", AroundASquare(4, 3, 3)), InitRows(0.5, "x", SQUARE)], device=device
     )
     learner.step()
-    truth, pool, first = learner.restarts.truth, learner.source.pool, learner.restarts.first
-    assert first == learner.rows == 5
+    truth, pool, first = learner.batch.init_rows.truth, learner.source.pool, learner.batch.init_rows.first
+    assert first == learner.batch.rows == 5
     known = {tuple(row.tolist()) for row in pool["x"].flatten(1)}
     assert {tuple(row.tolist()) for row in truth["x"].flatten(1)} <= known
-    same = (learner.batch["x"][first:] == truth["x"]).flatten(1).sum(1)
+    same = (learner.batch.state["x"][first:] == truth["x"]).flatten(1).sum(1)
     assert same.tolist() == [7] * 5 + [12] * 10
-    assert {tuple(row.tolist()) for row in learner.batch["x"][:first].flatten(1)} <= known
+    assert {tuple(row.tolist()) for row in learner.batch.state["x"][:first].flatten(1)} <= known
 
 
 def test_on_the_way_others_learn_the_example():
     """c learns its true value given x', and again given the x that was drawn; x is only held against its own, given the
     c that was drawn; rows that begin at data learn what each group was before."""
-    model, learner = on_the_way(restarts=[pc.Restart(0.5, "x", SQUARE)])
-    state, truth = None, learner.restarts.truth
+    model, learner = on_the_way(restarts=[InitRows(0.5, "x", SQUARE)])
+    state, truth = None, learner.batch.init_rows.truth
     for name in ("c", "x", "c"):
         before = None if state is None else state
         loss = learner.step().loss
         if before is None:  # the first rows are examples, and x' is as it was
-            before = {"x": learner.batch["x"].clone(), "c": learner.batch["c"].clone()}
+            before = {"x": learner.batch.state["x"].clone(), "c": learner.batch.state["c"].clone()}
             pool = learner.source.pool
             rows = [(pool["x"] == x).flatten(1).all(1).nonzero()[0, 0] for x in before["x"][:6]]
             before["c"][:6] = pool["c"][torch.stack(rows)]
         target = torch.cat([before[name][:6], truth[name]])
         expected = -model(name, before).log_prob(target).mean()
         assert float(loss) == pytest.approx(float(expected.detach()), rel=1e-12)
-        state = {key: value.clone() for key, value in learner.batch.items()}
+        state = {key: value.clone() for key, value in learner.batch.state.items()}
         assert not torch.equal(state[name][6:], truth[name])
     objective = learner.evaluate("c")[1]  # c is new: left out at home, learned on the way
     expected = -model("c", state).log_prob(torch.cat([state["c"][:6], truth["c"]]))[6:].sum() / 12
@@ -108,24 +110,31 @@ def test_on_the_way_others_learn_the_example():
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_is_seen_of_a_group_stays_and_a_group_does_not_learn_on_its_own_way(device):
     """x is redrawn inside the square alone, and learns from the rows at home alone."""
-    model, learner = on_the_way(12, [pc.Restart(0.5, "x", AroundASquare(4, 2, 3))], device=device)
-    learner.learns_start["x"] = False
+    model, learner = on_the_way(12, [InitRows(0.5, "x", AroundASquare(4, 2, 3))], device=device)
+    learner.learns_init["x"] = False
     learner.step()
-    seen, truth, before = learner.restarts.known["x"], learner.restarts.truth["x"], learner.batch["x"].clone()
+    seen, truth, before = (
+        learner.batch.init_rows.known["x"],
+        learner.batch.init_rows.truth["x"],
+        learner.batch.state["x"].clone(),
+    )
     assert set((~seen).flatten(1).sum(1).tolist()) <= {4, 9}
     with torch.no_grad():  # nodes of autograd that outlive this would be of another stream than the next step's
         scores = model("x", learner.batch).scores(torch.cat([before[:6], truth]))
         assert float(learner.evaluate("x")[1]) == pytest.approx(float(-scores[:6].sum() / 12), rel=1e-12)
     learner.step()
-    assert torch.equal(learner.batch["x"][6:][seen], truth[seen])
-    assert not (learner.batch["x"][6:] == before[6:])[~seen].any() and not (learner.batch["x"][:6] == before[:6]).any()
+    assert torch.equal(learner.batch.state["x"][6:][seen], truth[seen])
+    assert (
+        not (learner.batch.state["x"][6:] == before[6:])[~seen].any()
+        and not (learner.batch.state["x"][:6] == before[:6]).any()
+    )
 
 
 def test_rows_that_last_are_renewed_now_and_then():
     """Three rows for twelve lengths: one of them with every fourth pool."""
-    _, learner = on_the_way(12, [pc.Restart(0.25, "x", SQUARE, times=12.0)], chain_length=1)
+    _, learner = on_the_way(12, [InitRows(0.25, "x", SQUARE, times=12.0)], chain_length=1)
     learner.step()
-    restarts, former, changes = learner.restarts, learner.restarts.truth["x"].clone(), []
+    restarts, former, changes = learner.batch.init_rows, learner.batch.init_rows.truth["x"].clone(), []
     assert bool((former != 0).flatten(1).any(1).all())  # all have an example from the first step on
     for k in range(24):
         restarts.renew({name: value + k + 1 for name, value in learner.source.pool.items()})
@@ -136,14 +145,14 @@ def test_rows_that_last_are_renewed_now_and_then():
 
 def test_rows_stay_for_some_chain_lengths():
     """With n = 2 and times = 3, a third of them is new with every pool; others are never replaced by examples."""
-    _, learner = on_the_way(12, [pc.Restart(0.5, "x", SQUARE, times=3.0)], chain_length=2)
+    _, learner = on_the_way(12, [InitRows(0.5, "x", SQUARE, times=3.0)], chain_length=2)
     learner.step()
-    pools, former = learner.source.pool["x"].clone(), learner.restarts.truth["x"].clone()
+    pools, former = learner.source.pool["x"].clone(), learner.batch.init_rows.truth["x"].clone()
     changes = []
     for _ in range(24):
         learner.step()
         if not torch.equal(learner.source.pool["x"], pools):
-            now = learner.restarts.truth["x"]
+            now = learner.batch.init_rows.truth["x"]
             changes.append((now != former).flatten(1).any(1).nonzero().squeeze(1).tolist())
             pools, former = learner.source.pool["x"].clone(), now.clone()
     assert len(changes) >= 5
@@ -153,34 +162,34 @@ def test_rows_stay_for_some_chain_lengths():
 
 
 def test_rows_begin_at_data_at_first():
-    _, learner = on_the_way(12, [pc.Restart(0.5, "x", SQUARE, times=1.0, after=3)], chain_length=1)
-    restarts = learner.restarts
+    _, learner = on_the_way(12, [InitRows(0.5, "x", SQUARE, times=1.0, after=3)], chain_length=1)
+    restarts = learner.batch.init_rows
     for _ in range(3):
         learner.step()
         assert not restarts.away.any()
     learner.restart()
-    assert torch.equal(learner.batch["x"][6:], restarts.truth["x"])
+    assert torch.equal(learner.batch.state["x"][6:], restarts.truth["x"])
     learner.step()
     learner.restart()
-    assert bool(restarts.away.all()) and not torch.equal(learner.batch["x"][6:], restarts.truth["x"])
+    assert bool(restarts.away.all()) and not torch.equal(learner.batch.state["x"][6:], restarts.truth["x"])
 
 
 def test_chains_that_last_begin_at_data():
-    _, learner = on_the_way(12, [pc.Restart(0.5, "x", SQUARE)], pc.Lasting(0.5, 10.0), chain_length=3)
-    assert learner.patience.tolist() == [10.0] * 3 + [1.0] * 3 + [math.inf] * 6
+    _, learner = on_the_way(12, [InitRows(0.5, "x", SQUARE)], SlowRows(0.5, 10.0), chain_length=3)
+    assert learner.batch.patience.tolist() == [10.0] * 3 + [1.0] * 3 + [math.inf] * 6
     for _ in range(10):
         learner.step()
-    assert (learner.ranks[:, 6:] >= 6).all()  # never due
+    assert (learner.batch.ranks[:, 6:] >= 6).all()  # never due
 
 
 @pytest.mark.parametrize(
     ("restarts", "message"),
     [
-        ([pc.Restart(0.7, "x", SQUARE), pc.Restart(0.6, "x", SQUARE)], "at most 1 together"),
-        ([pc.Restart(-0.1, "x", SQUARE)], "must be at least 0"),
-        ([pc.Restart(math.nan, "x", SQUARE)], "must be at least 0"),
-        ([pc.Restart(0.5, "c", SQUARE)], "'c' cannot restart: it is no group of the model with a start"),
-        ([pc.Restart(0.5, "q", SQUARE)], "'q' cannot restart"),
+        ([InitRows(0.7, "x", SQUARE), InitRows(0.6, "x", SQUARE)], "at most 1 together"),
+        ([InitRows(-0.1, "x", SQUARE)], "must be at least 0"),
+        ([InitRows(math.nan, "x", SQUARE)], "must be at least 0"),
+        ([InitRows(0.5, "c", SQUARE)], "'c' cannot restart: it is no group of the model with a start"),
+        ([InitRows(0.5, "q", SQUARE)], "'q' cannot restart"),
     ],
 )
 def test_what_cannot_restart(restarts, message):
@@ -190,11 +199,11 @@ def test_what_cannot_restart(restarts, message):
 
 def test_rows_stay_for_a_chain_length_at_least():
     with pytest.raises(pc.InputError, match=r"times must be at least 1, found 0\.5"):
-        pc.Restart(0.5, "x", SQUARE, times=0.5)
+        InitRows(0.5, "x", SQUARE, times=0.5)
 
 
 def test_some_rows_must_begin_at_data():
     with pytest.raises(pc.InputError, match="restarts leave no row of 4 for chains that begin at data"):
-        pc.Learner(begun_model(), pc.Data(examples(5)), restarts=[pc.Restart(1.0, "x", SQUARE)], batch_size=4)
+        pc.Learner(begun_model(), pc.Data(examples(5)), restarts=[InitRows(1.0, "x", SQUARE)], batch_size=4)
     with pytest.raises(pc.InputError, match="where form='running', found form='literal'"):
-        pc.Learner(begun_model(), pc.Data(examples(5)), restarts=[pc.Restart(0.5, "x", SQUARE)], form="literal")
+        pc.Learner(begun_model(), pc.Data(examples(5)), restarts=[InitRows(0.5, "x", SQUARE)], form="literal")

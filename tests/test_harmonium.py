@@ -11,6 +11,7 @@ import paracond as pc
 from paracond import exact
 from paracond import model as joint
 from paracond import serialization as storage
+from paracond.baselines import harmonium
 from paracond.baselines import harmonium as harmoniums
 from paracond.baselines.harmonium import ContrastiveDivergence
 
@@ -27,7 +28,7 @@ GAUSSIAN = {"x": pc.Real(2, scale=0.7), "y": pc.Binary(3)}
 def strong(variables, seed=0, strength=1.0):
     """A harmonium in float64 with random weights and biases."""
     generator = torch.Generator().manual_seed(seed)
-    model = pc.harmoniums.harmonium(variables).double()
+    model = harmonium.harmonium(variables).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(strength * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
@@ -104,14 +105,16 @@ def test_a_gaussian_rbm_against_quadrature():
 
 
 def test_the_chain_of_a_gaussian_rbm_has_its_moments():
-    model = pc.harmoniums.gaussian_rbm(2, 3, scale=0.7).double()
+    model = harmonium.gaussian_rbm(2, 3, scale=0.7).double()
     model.load_state_dict(strong(GAUSSIAN, strength=0.5).state_dict())
     weight, a, b = (p.detach() for p in weights(model))
     y = pc.Binary(3).values().double()
     mean = 0.49 * (a + y @ weight.T)
     p = torch.softmax(y @ b + 0.5 * (mean**2).sum(1) / 0.49, 0)
     generator = model.generator(0)
-    state = pc.Chain(model, generator=generator, scan="systematic").run(model.start(20_000, generator), 80)
+    state = pc.Chain(model, generator=generator, scan="systematic").run(
+        pc.initializers.initial_state(model, 20_000, generator), 80
+    )
     assert_mean(state["x"], p @ mean)
     assert_mean(state["x"] ** 2, p @ (mean**2 + 0.49))
 
@@ -125,7 +128,7 @@ def test_weights_are_saved_once_and_stay_tied(tmp_path, variables):
     loaded = pc.JointModel.load(tmp_path)
     x, y = harmoniums.groups(loaded)
     assert x.side.weight is y.side.weight and len(list(loaded.parameters())) == 3
-    state = model.start(5, model.generator(0))
+    state = pc.initializers.initial_state(model, 5, model.generator(0))
     for name in model.names:
         assert torch.equal(loaded(name, state).mean, model(name, state).mean)
 
@@ -150,7 +153,7 @@ def test_the_gradients_along_a_chain_telescope(variables, steps):
     model = strong(variables)
     generator = model.generator(3)
     chain = pc.Chain(model, generator=generator, scan="systematic")
-    first = state = model.start(20, generator)
+    first = state = pc.initializers.initial_state(model, 20, generator)
     total = torch.zeros(20, dtype=torch.float64)
     for _ in range(steps):
         old = state
@@ -229,7 +232,7 @@ def test_the_gradient_is_that_of_the_conditionals_by_autograd(variables, sweeps)
     """With observed y, what the learner computes is minus the gradient of the conditionals' log-probabilities along its
     chain (old value less draw; the last y is not drawn), averaged over the batch."""
     model = strong(variables)
-    data = model.start(64, model.generator(5))
+    data = pc.initializers.initial_state(model, 64, model.generator(5))
     options = {"sweeps": sweeps, "batch_size": 64, "learning_rate": 0.0}
     ContrastiveDivergence(model, pc.Data(data), **options).step()
     found = [p.grad.clone() for p in weights(model)]
@@ -304,7 +307,7 @@ def test_persistent_particles_follow_the_model():
 
 def test_any_optimiser_will_do_and_both_networks_learn():
     torch.manual_seed(0)
-    model = pc.harmoniums.rbm((2, 2), 3)
+    model = harmonium.rbm((2, 2), 3)
     data = pc.Data({"x": torch.ones(50, 2, 2)})
     learner = ContrastiveDivergence(model, data, batch_size=20, optimiser=lambda p: torch.optim.Adam(p, lr=0.05))
     infos = list(learner.run(200))
@@ -317,7 +320,7 @@ def test_any_optimiser_will_do_and_both_networks_learn():
 def test_the_general_learner_learns_a_harmonium_too():
     variables = {"x": pc.Binary(4), "y": pc.Binary(2)}
     torch.manual_seed(0)
-    model = pc.harmoniums.harmonium(variables)
+    model = harmonium.harmonium(variables)
     truth = exact.enumerate_model(strong(variables, strength=1.5)).limiting().sum(1)
     index = torch.multinomial(truth, 4000, replacement=True, generator=torch.Generator().manual_seed(0))
     before = divergence(truth, model)
@@ -345,27 +348,27 @@ def test_what_is_not_a_harmonium_is_refused():
     other = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(variables, n)) for n, f in variables.items()})
     with pytest.raises(pc.InputError, match="not a harmonium"):
         harmoniums.free_energy(other, torch.zeros(1, 2))
-    untied = pc.harmoniums.rbm(2, 2)
+    untied = harmonium.rbm(2, 2)
     side = untied.conditional("y").network
     side.weight = nn.Parameter(side.weight.detach().clone())
     with pytest.raises(pc.InputError, match="two sides of one weight"):
         ContrastiveDivergence(untied, pc.Data({"x": torch.zeros(3, 2)}))
     with pytest.raises(pc.InputError, match="two groups"):
-        pc.harmoniums.harmonium({"x": pc.Binary(2)})
+        harmonium.harmonium({"x": pc.Binary(2)})
     with pytest.raises(pc.InputError, match="'x' must be Binary, Categorical or Real with a number"):
-        pc.harmoniums.harmonium({"x": pc.Real(2), "y": pc.Binary(2)})
+        harmonium.harmonium({"x": pc.Real(2), "y": pc.Binary(2)})
 
 
 def test_missing_values_and_infinite_groups_are_refused():
-    model = pc.harmoniums.rbm(2, 2)
+    model = harmonium.rbm(2, 2)
     with pytest.raises(pc.InputError, match="'x' has missing values"):
         ContrastiveDivergence(model, pc.Data({"x": torch.zeros(3, 2)}, {"x": torch.tensor([True, True, False])}))
     with pytest.raises(pc.InputError, match="'x' has missing values"):
         ContrastiveDivergence(model, pc.Data({"y": torch.zeros(3, 2)}))
     with pytest.raises(pc.InputError, match="'x' has no finite set of values"):
-        harmoniums.pseudo_likelihood(pc.harmoniums.gaussian_rbm(2, 2), torch.zeros(1, 2))
+        harmoniums.pseudo_likelihood(harmonium.gaussian_rbm(2, 2), torch.zeros(1, 2))
     with pytest.raises(pc.InputError, match="log Z needs a finite group"):
-        harmoniums.log_normaliser(pc.harmoniums.harmonium({"x": pc.Real(2, scale=1.0), "y": pc.Real(2, scale=1.0)}))
+        harmoniums.log_normaliser(harmonium.harmonium({"x": pc.Real(2, scale=1.0), "y": pc.Real(2, scale=1.0)}))
 
 
 def test_frozen_parameters_are_not_learned():
@@ -383,7 +386,7 @@ def test_frozen_parameters_are_not_learned():
 
 
 def test_an_update_that_is_not_finite_is_not_made():
-    model = pc.harmoniums.gaussian_rbm(2, 2)
+    model = harmonium.gaussian_rbm(2, 2)
     with torch.no_grad():
         weights(model)[0].fill_(1e38)
     before = [p.detach().clone() for p in model.parameters()]

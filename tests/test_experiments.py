@@ -240,7 +240,7 @@ def test_the_program_in_the_guide_runs(monkeypatch, capsys):
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "chain-length.md").read_text(), re.DOTALL)
     shorter = program.replace("4000", "3").replace("(1, 2, 4, 8, 16, 32)", "(2,)")
     assert shorter.count("3") >= 2 and "(2,)" in shorter
-    monkeypatch.setattr(pc, "query", partial(pc.query, until=2))
+    monkeypatch.setattr(pc, "query", partial(pc.query, stop=pc.Sweeps(2)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pc.NotMixedWarning)
         exec(shorter, {})

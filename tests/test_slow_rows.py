@@ -3,20 +3,21 @@
 import pytest
 import torch
 from helpers import random_joint, random_tables, table_model
+from paracond.training.holds import AroundASquare
 from test_learner import SHAPE, sample, still
 
 import paracond as pc
-from paracond.training.holds import AroundASquare
+from paracond.experiments.faces.slow_rows import SlowRows
 
 
 def test_rows_that_last_are_replaced_less_often_and_the_mean_length_stays():
     model, data = table_model(random_tables(SHAPE, 0)), pc.Data(sample(random_joint(SHAPE, 1), 100, 2))
-    learner = pc.Learner(model, data, chain_length=8, lasting=pc.Lasting(0.25, 50), batch_size=64, optimiser=still)
+    learner = pc.Learner(model, data, chain_length=8, lasting=SlowRows(0.25, 50), batch_size=64, optimiser=still)
     learner.step()
     replaced = torch.zeros(64)
     for _ in range(4000):
         learner.step()
-        replaced += learner.ranks[learner.turn[0]] < learner.count
+        replaced += learner.batch.ranks[learner.batch.turn[0]] < learner.batch.count
     assert float(replaced.sum()) == 4000 * 64 / 8
     assert float(replaced[:16].mean() / replaced[16:].mean()) == pytest.approx(1 / 50, rel=0.2)
 
@@ -35,8 +36,8 @@ def test_a_square_is_free_and_all_around_it_held():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: pc.Lasting(1.0, 10), r"chains last with a share in \[0, 1\) and times from 1 on, found 1.0, 10"),
-        (lambda: pc.Lasting(0.5, 0.5), "chains last with a share"),
+        (lambda: SlowRows(1.0, 10), r"chains last with a share in \[0, 1\) and times from 1 on, found 1.0, 10"),
+        (lambda: SlowRows(0.5, 0.5), "chains last with a share"),
     ],
 )
 def test_what_cannot_last(make, message):
@@ -48,4 +49,4 @@ def test_what_cannot_last(make, message):
 def test_literal_chains_do_not_last():
     model, data = table_model(random_tables(SHAPE, 0)), pc.Data(sample(random_joint(SHAPE, 1), 10, 2))
     with pytest.raises(pc.InputError, match="chains last, and restart, where form='running', found form='literal'"):
-        pc.Learner(model, data, lasting=pc.Lasting(0.5, 9), form="literal")
+        pc.Learner(model, data, lasting=SlowRows(0.5, 9), form="literal")

@@ -97,7 +97,7 @@ def test_what_was_measured_of_a_model_is_not_measured_again(folder, tmp_path, ca
 def test_a_model_of_something_else_is_refused(folder, tmp_path, capsys):
     pc.JointModel(
         {"x": pc.Conditional(pc.Real(2), pc.networks.mlp({"x": pc.Real(2), "c": pc.Binary(1)}, "x"))},
-        conditions={"c": pc.Condition(pc.Binary(1), 0)},
+        context={"c": pc.Context(pc.Binary(1), 0)},
     ).save(tmp_path / "other")
     with pytest.raises(SystemExit, match="is no model of faces: it has x"):
         cli.main(["reproduce", "faces", "--quick", "--data", str(folder), "--model", str(tmp_path / "other")])
@@ -109,7 +109,7 @@ def test_designs_are_small_enough_and_whole(design):
     model = make_model(design)
     assert sum(p.numel() for p in model.parameters()) <= 16e6
     assert tuple(model.names) == ("x", "s", "c", "y", "z")
-    assert set(model.reads("x")) - set(model.conditions) == {"s", "c", "y", "z"}
+    assert set(model.reads("x")) - set(model.context) == {"s", "c", "y", "z"}
     if design is PAPER:
         assert all(set(model.reads(name)) == set(model.names) - {name} for name in model.names)
         assert variables_of(design)["s"] == pc.Binary((18, 64, 64)) and variables_of(design)["y"] == pc.Binary((256,))
@@ -127,10 +127,10 @@ def test_what_is_missing_is_completed(design, folder):
         assert torch.equal(source.pool[name][known], source.examples[name][source.index][known])
         assert bool(source.observed[name].all()) == (name == "x")
     assert set(learner.completion.missing) == {"s", "c", "y", "z"}
-    started = [start is not None for start in (learner.model.conditional(n).start for n in "xscyz")]
+    started = [start is not None for start in (learner.model.conditional(n).init for n in "xscyz")]
     assert started == [bool(design.start), False, bool(design.start), False, False]
     assert sum(learner.updates.values()) == 6
-    start = finished(small(design), learner.averaged, data, 0).conditional("x").start
+    start = finished(small(design), learner.averaged, data, 0).conditional("x").init
     assert (start is None) if design is PAPER else (start.waves.band == small(design).finer[1])
 
 
@@ -141,9 +141,9 @@ def test_caches_do_not_fit_moved_faces(folder):
             make_learner(replace(small(BEST), warm=("y",), **moving), data, pc.Engine("cpu"), 0)
     still = replace(small(BEST), warm=("s", "c", "y"), mirrored=False, shifts=0)
     learner = make_learner(still, data, pc.Engine("cpu"), 0)
-    assert set(learner.beside.completion.kept) == {"s", "c", "y"}
+    assert set(learner.completion.kept) == {"s", "c", "y"}
     learner = make_learner(still, data[faces_variants.complete_rows(data)], pc.Engine("cpu"), 0)
-    assert set(learner.beside.completion.kept) == {"y"}  # of these faces, s and c are known
+    assert set(learner.completion.kept) == {"y"}  # of these faces, s and c are known
 
 
 @pytest.mark.parametrize("sparse, steps, same", [(True, 2, True), (True, 1, False), (False, 2, False)])

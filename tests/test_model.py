@@ -24,13 +24,13 @@ def make(variables=VARIABLES, **options):
 
 def test_a_conditional_reads_all_others_and_never_itself():
     model = make()
-    state = model.start(6, model.generator(0))
+    state = pc.initializers.initial_state(model, 6, model.generator(0))
     for name in model.names:
         before = model(name, state).mean
-        changed = {**state, name: VARIABLES[name].start(6, model.generator(9), torch.float32)}
+        changed = {**state, name: VARIABLES[name].random(6, model.generator(9), torch.float32)}
         assert torch.equal(model(name, changed).mean, before)
         for other in set(model.names) - {name}:
-            moved = {**state, other: VARIABLES[other].start(6, model.generator(9), torch.float32)}
+            moved = {**state, other: VARIABLES[other].random(6, model.generator(9), torch.float32)}
             assert not torch.equal(model(name, moved).mean, before)
 
 
@@ -39,7 +39,7 @@ def with_start(seed=0):
     torch.manual_seed(seed)
     variables = {"x": pc.Real(3, scale=0.5), "c": pc.Categorical(2), "z": pc.Binary(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    start = pc.initializers.components(variables, "x", ["c"], rank=2)
+    start = pc.initializers.pca(variables, "x", ["c"], rank=2)
     for parameter in start.parameters():
         parameter.data = torch.randn_like(parameter) / 2
     start.log_sigma.data.fill_(-0.05)
@@ -58,14 +58,14 @@ def test_chains_begin_at_a_start(given):
     """x ~ N(mu_c, A A^T + sigma^2 I), then what is not known from its conditional: c given x and z, z given both."""
     model, rows = with_start().double(), 40_000
     c = torch.arange(rows) % 2
-    known, mask = model.admit({"c": c} if given else {}, rows=rows)
-    state = model.start(rows, model.generator(1), known, mask)
+    known, mask = model.validate({"c": c} if given else {}, rows=rows)
+    state = pc.initializers.initial_state(model, rows, model.generator(1), known, mask)
     p = model("z", state).mean
     assert_mean(((state["z"] - p) * state["x"][:, :1]).detach(), 0.0)
     assert_mean((state["z"] - p).detach(), 0.0)
     assert given == torch.equal(state["c"], c)
     if given:
-        means, covariance = gaussians(model.conditional("x").start)
+        means, covariance = gaussians(model.conditional("x").init)
         for k in range(2):
             x = (state["x"][c == k] - means[k]).detach()
             assert_mean(x, 0.0)
@@ -75,8 +75,8 @@ def test_chains_begin_at_a_start(given):
 def test_a_start_leaves_what_is_known():
     model = with_start()
     x, seen = torch.randn(5, 3), torch.tensor([True, False, False]).expand(5, 3)
-    known, mask = model.admit({"x": x}, {"x": seen})
-    state = model.start(5, model.generator(0), known, mask)
+    known, mask = model.validate({"x": x}, {"x": seen})
+    state = pc.initializers.initial_state(model, 5, model.generator(0), known, mask)
     assert torch.equal(state["x"][:, 0], x[:, 0]) and not bool((state["x"][:, 1:] == x[:, 1:]).any())
 
 
@@ -88,9 +88,9 @@ def test_a_start_is_given_what_is_known(seen):
     """The conditional of a Gaussian; with one pattern for all rows and with several."""
     model, rows = with_start().double(), 40_000
     x, c = torch.tensor([0.3, -0.2, 0.7]).double().expand(rows, 3), torch.arange(rows) // 2 % 2
-    known, mask = model.admit({"x": x, "c": c}, {"x": seen.repeat(rows // len(seen), 1)})
-    state = model.start(rows, model.generator(3), known, mask)
-    means, covariance = gaussians(model.conditional("x").start)
+    known, mask = model.validate({"x": x, "c": c}, {"x": seen.repeat(rows // len(seen), 1)})
+    state = pc.initializers.initial_state(model, rows, model.generator(3), known, mask)
+    means, covariance = gaussians(model.conditional("x").init)
     for i, pattern in enumerate(seen):
         for k in range(2):
             drawn = state["x"][i :: len(seen)][c[i :: len(seen)] == k]
@@ -111,7 +111,7 @@ def test_a_missing_class_begins_where_the_known_part_is_likely(seen):
     state = {"x": x.clone(), "c": torch.zeros(rows, dtype=torch.long), "z": torch.zeros(rows, 2).double()}
     mask = {"x": seen.repeat(rows // len(seen), 1)}
     model.begin(state, mask, ["x", "c", "z"], model.generator(3))
-    means, covariance = gaussians(model.conditional("x").start)
+    means, covariance = gaussians(model.conditional("x").init)
     for i, pattern in enumerate(seen):
         part = covariance[pattern][:, pattern]
         laws = [torch.distributions.MultivariateNormal(mean[pattern], part) for mean in means]
@@ -125,8 +125,8 @@ def in_turn(seed=0):
     variables = {"x": pc.Real(3, scale=0.5), "g": pc.Real(2, scale=0.5), "z": pc.Binary(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
     starts = {
-        "x": pc.initializers.components(variables, "x", ["g"], rank=2),
-        "g": pc.initializers.components(variables, "g", [], rank=1),
+        "x": pc.initializers.pca(variables, "x", ["g"], rank=2),
+        "g": pc.initializers.pca(variables, "g", [], rank=1),
     }
     for start in starts.values():
         for parameter in start.parameters():
@@ -137,7 +137,7 @@ def in_turn(seed=0):
 
 def gaussian_in_turn(model):
     """The mean and the covariance of (x, g) at their starts."""
-    x, g = (model.conditional(name).start for name in "xg")
+    x, g = (model.conditional(name).init for name in "xg")
     with torch.no_grad():
         spread = g.directions.T @ g.directions + torch.exp(20 * g.log_sigma) * torch.eye(2)
         slopes = x.means[1:]
@@ -164,7 +164,7 @@ def test_what_a_start_reads_is_drawn_given_what_is_known_of_both(seen, own, pref
     x, g = (torch.tensor(v).double().expand(rows, len(v)) for v in ([0.3, -0.2, 0.7], [0.4, -0.1]))
     values = {f"{prefix}x": x, f"{prefix}g": g}
     patterns = {f"{prefix}x": seen.repeat(rows // len(seen), 1), f"{prefix}g": torch.tensor(own).expand(rows, 2)}
-    state = model.start(rows, model.generator(3), *model.admit(values, patterns))
+    state = pc.initializers.initial_state(model, rows, model.generator(3), *model.validate(values, patterns))
     drawn = torch.cat([state[f"{prefix}x"], state[f"{prefix}g"]], 1)
     for i, pattern in enumerate(seen):
         known = torch.cat([pattern, torch.tensor(own)])
@@ -184,7 +184,7 @@ def two_starts():
     """x and y both have a start that reads c: x knows it for sure, y a little."""
     variables = {"x": pc.Real(2, scale=0.5), "y": pc.Real(2, scale=0.5), "c": pc.Categorical(3), "z": pc.Binary(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    starts = {n: pc.initializers.components(variables, n, ["c"], rank=1) for n in "xy"}
+    starts = {n: pc.initializers.pca(variables, n, ["c"], rank=1) for n in "xy"}
     for name, size in (("x", 2.0), ("y", 0.1)):
         starts[name].means.data[1:] = size * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
         starts[name].directions.data.zero_()
@@ -195,11 +195,11 @@ def test_all_starts_that_read_a_class_speak_for_it():
     """x for sure, y a little: the class is likely by their product, also where y is not known, and it is kept."""
     model, rows = two_starts(), 3000
     x, y = torch.tensor([2.0, 0.0]).expand(rows, 2), torch.tensor([0.0, 0.1]).expand(rows, 2)
-    known, mask = model.admit({"x": x, "y": y}, {"y": torch.arange(rows) % 2 == 0})
-    state = model.start(rows, model.generator(0), known, mask)
+    known, mask = model.validate({"x": x, "y": y}, {"y": torch.arange(rows) % 2 == 0})
+    state = pc.initializers.initial_state(model, rows, model.generator(0), known, mask)
     assert state["c"].unique().tolist() == [1]  # c is not redrawn by its own, unlearned network
-    known, mask = model.admit({"y": y})
-    found = model.start(rows, model.generator(0), known, mask)["c"]
+    known, mask = model.validate({"y": y})
+    found = pc.initializers.initial_state(model, rows, model.generator(0), known, mask)["c"]
     gaps = (y[0] - 0.1 * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])).square().sum(1)
     assert_fits(torch.bincount(found, minlength=3), (-gaps.double() / (2 * 0.3**2)).softmax(0))
     data = pc.Data({"x": x, "y": y}, {"y": torch.zeros(rows, dtype=torch.bool)})
@@ -209,28 +209,30 @@ def test_all_starts_that_read_a_class_speak_for_it():
 
 def test_a_start_keeps_the_type_of_the_model():
     model = with_start()
-    model.conditional("x").start.double()
-    assert model.start(5, model.generator(0))["x"].dtype == torch.float32
+    model.conditional("x").init.double()
+    assert pc.initializers.initial_state(model, 5, model.generator(0))["x"].dtype == torch.float32
 
 
 def test_a_start_that_has_learned_little_noise_is_bounded():
     """Under a noise of 0.02 the known part would weigh more than float32 can tell."""
     model = with_start()
-    model.conditional("x").start.log_sigma.data.fill_(-5.0)
-    known, mask = model.admit({"x": torch.ones(4, 3)}, {"x": torch.tensor([[True, False, False]]).expand(4, 3)})
-    single = model.start(4, model.generator(0), known, mask)["x"]
+    model.conditional("x").init.log_sigma.data.fill_(-5.0)
+    known, mask = model.validate({"x": torch.ones(4, 3)}, {"x": torch.tensor([[True, False, False]]).expand(4, 3)})
+    single = pc.initializers.initial_state(model, 4, model.generator(0), known, mask)["x"]
     model = model.double()
-    known, mask = model.admit({"x": torch.ones(4, 3)}, {"x": torch.tensor([[True, False, False]]).expand(4, 3)})
-    assert bool(single.isfinite().all()) and bool(model.start(4, model.generator(0), known, mask)["x"].isfinite().all())
+    known, mask = model.validate({"x": torch.ones(4, 3)}, {"x": torch.tensor([[True, False, False]]).expand(4, 3)})
+    assert bool(single.isfinite().all()) and bool(
+        pc.initializers.initial_state(model, 4, model.generator(0), known, mask)["x"].isfinite().all()
+    )
 
 
 def test_examples_are_completed_from_a_start():
     """Before any completion step, what is not known is as the start says given the rest."""
     model = with_start()
     data = pc.Data({"x": torch.ones(4000, 3), "c": torch.ones(4000).long()}, {"x": SEEN[:1].repeat(4000, 1)})
-    learner = pc.Learner(model, data, batch_size=4000, completion_steps=1)
+    learner = pc.Learner(model, data, batch_size=4000, completion=pc.CompletionOptions(steps=1))
     state, _ = learner.completion._started(torch.arange(4000))
-    means, covariance = gaussians(model.conditional("x").start)
+    means, covariance = gaussians(model.conditional("x").init)
     gain = covariance[1, [0, 2]] @ covariance[[0, 2]][:, [0, 2]].inverse()
     assert_mean(state["x"][:, 1].double() - float(means[1][1] + gain @ (1 - means[1][[0, 2]])), 0.0)
     assert torch.equal(state["x"][:, [0, 2]], torch.ones(4000, 2))
@@ -240,21 +242,21 @@ def test_starts_are_saved(tmp_path):
     model = with_start()
     model.save(tmp_path)
     again = pc.JointModel.load(tmp_path)
-    state = model.start(5, model.generator(0))
+    state = pc.initializers.initial_state(model, 5, model.generator(0))
     assert torch.equal(again.start_score("x", state), model.start_score("x", state))
-    assert again.conditional("z").start is None and again.start_score("z", state) is None
+    assert again.conditional("z").init is None and again.start_score("z", state) is None
 
 
 def test_what_a_start_cannot_be():
     variables = {"x": pc.Real(3), "c": pc.Categorical(2)}
     with pytest.raises(pc.InputError, match="components are for Real and Binary groups; 'c' is Categorical"):
-        pc.initializers.components(variables, "c", ["x"])
+        pc.initializers.pca(variables, "c", ["x"])
     with pytest.raises(pc.InputError, match="'q' is none of the variables"):
-        pc.initializers.components(VARIABLES, "q", ["c"])
+        pc.initializers.pca(VARIABLES, "q", ["c"])
     with pytest.raises(pc.InputError, match=r"a start is a module like initializers\.components, found str"):
         pc.Conditional(pc.Real(3), nn.Identity(), "start")
     with pytest.raises(pc.InputError, match="the start of 'x' must read other groups, found q"):
-        pc.initializers.components(variables, "x", ["q"])
+        pc.initializers.pca(variables, "x", ["q"])
 
 
 def test_alpha_is_uniform_or_normalised():
@@ -275,7 +277,7 @@ def test_save_and_load_give_the_same_model(tmp_path, dtype):
     model.save(tmp_path / "model")
     again = pc.JointModel.load(tmp_path / "model")
     assert again.alpha == model.alpha and again.variables == model.variables and again.dtype == dtype
-    state = model.start(5, model.generator(0))
+    state = pc.initializers.initial_state(model, 5, model.generator(0))
     for name in model.names:
         assert torch.equal(model(name, state).mean, again(name, state).mean)
 
@@ -472,16 +474,18 @@ def test_starts_are_drawn_after_what_they_read():
     c = torch.stack([both, both, (torch.rand(4000) < 0.5).float()], 1)  # two that are always equal
     x = 10 * c[:, :1] + 0.1 * torch.randn(4000, 2)
     variables = {"x": pc.Real(2), "c": pc.Binary(3)}
-    starts = {n: pc.initializers.components(variables, n, reads, 2) for n, reads in (("x", ["c"]), ("c", []))}
+    starts = {n: pc.initializers.pca(variables, n, reads, 2) for n, reads in (("x", ["c"]), ("c", []))}
     networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
     model = pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables})
-    model.fit_starts(pc.Data({"x": x, "c": c}))
-    state = model.start(4000, model.generator(0))
+    pc.initializers.fit(model, pc.Data({"x": x, "c": c}))
+    state = pc.initializers.initial_state(model, 4000, model.generator(0))
     assert abs(float(state["c"][:, 0].mean()) - 0.3) < 0.05 and abs(float(state["c"][:, 2].mean()) - 0.5) < 0.05
     assert float((state["c"][:, 0] == state["c"][:, 1]).float().mean()) > 0.97
     torch.testing.assert_close(state["x"], 5 * state["c"][:, :2].sum(1, keepdim=True).expand(-1, 2), atol=1.0, rtol=0)
     known = {"c": torch.tensor([0.0, 1.0, 0.0]).expand(4000, -1)}
-    told = model.start(4000, model.generator(0), known, {"c": torch.tensor([False, True, False]).expand(4000, -1)})
+    told = pc.initializers.initial_state(
+        model, 4000, model.generator(0), known, {"c": torch.tensor([False, True, False]).expand(4000, -1)}
+    )
     assert bool((told["c"][:, 1] == 1).all()) and float(told["c"][:, 0].mean()) > 0.97
     assert abs(float(told["c"][:, 2].mean()) - 0.5) < 0.05
 
@@ -490,15 +494,15 @@ def test_a_copy_may_begin_elsewhere():
     """Another start of one group, fitted alone: the rest is that of the model, which stays as it was."""
     torch.manual_seed(0)
     variables = {"x": pc.Real(2), "c": pc.Binary(2)}
-    starts = {n: pc.initializers.components(variables, n, [], 1) for n in variables}
+    starts = {n: pc.initializers.pca(variables, n, [], 1) for n in variables}
     networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
     model = pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).double()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    other = model.with_start("x", pc.initializers.components(variables, "x", ["c"], 1, redundancy=3.0))
+    other = pc.initializers.with_init(model, "x", pc.initializers.pca(variables, "x", ["c"], 1, redundancy=3.0))
     c = (torch.rand(500, 2) < 0.5).double()
-    other.fit_starts(pc.Data({"x": 10 * c, "c": c}), names=["x"])
-    assert other.start_reads("x") == ("c",) and model.start_reads("x") == ()
-    state = other.start(50, other.generator(0))
+    pc.initializers.fit(other, pc.Data({"x": 10 * c, "c": c}), names=["x"])
+    assert other.init_reads("x") == ("c",) and model.init_reads("x") == ()
+    state = pc.initializers.initial_state(other, 50, other.generator(0))
     torch.testing.assert_close(state["x"], 10 * state["c"], atol=0.2, rtol=0)
     assert other.dtype == torch.float64
     for name, value in model.state_dict().items():
@@ -506,7 +510,7 @@ def test_a_copy_may_begin_elsewhere():
         if not name.startswith("conditionals.0.start"):
             assert torch.equal(value, other.state_dict()[name])
     with pytest.raises(pc.InputError, match="'w'"):
-        other.fit_starts(pc.Data({"x": 10 * c, "c": c}), names=["w"])
+        pc.initializers.fit(other, pc.Data({"x": 10 * c, "c": c}), names=["w"])
 
 
 def good():
@@ -536,25 +540,25 @@ NAN = torch.tensor([[0.0, float("nan"), 0.0], [0.0, 0.0, 0.0]])
 )
 def test_bad_input_is_refused_by_name(state, mask, message):
     with pytest.raises(pc.InputError, match=message):
-        make().admit(state, mask)
+        make().validate(state, mask)
 
 
 def test_unobserved_values_may_be_anything():
     state = {"x": NAN, "c": torch.tensor([99.0, float("nan")])}
     mask = {"x": ~NAN.isnan(), "c": torch.zeros(2, dtype=torch.bool)}
-    values, masks = make().admit(state, mask)
+    values, masks = make().validate(state, mask)
     assert values["c"].dtype == torch.long and int(values["c"].max()) <= 3
     assert not bool(masks["z"].any()) and masks["z"].shape == (2, 2, 2)
     assert torch.equal(masks["x"], mask["x"])
 
 
 def test_a_mask_for_rows_or_coordinates_is_spread():
-    _, masks = make().admit(good(), {"x": torch.tensor([True, False, True]), "z": torch.tensor([True, False])})
+    _, masks = make().validate(good(), {"x": torch.tensor([True, False, True]), "z": torch.tensor([True, False])})
     assert masks["x"].tolist() == [[True, False, True]] * 2
     assert bool(masks["z"][0].all()) and not bool(masks["z"][1].any())
     square = pc.JointModel({n: pc.Conditional(pc.Binary(2), pc.networks.MLP({"a": 2}, (2,))) for n in ("a", "b")})
     with pytest.raises(pc.InputError, match="could mean rows or coordinates"):
-        square.admit({"a": torch.zeros(2, 2)}, {"a": torch.tensor([True, False])})
+        square.validate({"a": torch.zeros(2, 2)}, {"a": torch.tensor([True, False])})
 
 
 @pytest.mark.parametrize(
@@ -579,7 +583,7 @@ def test_bad_models_are_refused(build, message):
 def test_a_network_of_the_wrong_size_is_named():
     bad = pc.JointModel({"a": pc.Conditional(pc.Binary(3), Foreign()), "b": pc.Conditional(pc.Binary(2), Foreign())})
     with pytest.raises(pc.InputError, match=r"Foreign must put out \[batch, 3,\] for Binary.*found \[4, 2\]"):
-        bad("a", bad.start(4, bad.generator(0)))
+        bad("a", pc.initializers.initial_state(bad, 4, bad.generator(0)))
 
 
 @dataclass(frozen=True)
@@ -595,7 +599,7 @@ def test_a_new_family_is_one_class(tmp_path):
     model = make(variables)
     model.save(tmp_path)
     assert pc.JointModel.load(tmp_path).variables == variables
-    answer = pc.query(model, {"b": torch.ones(1, 2)}, ["s"], until=4)
+    answer = pc.query(model, {"b": torch.ones(1, 2)}, ["s"], stop=pc.Sweeps(4))
     assert answer.samples["s"].shape == (1, 8, 3)
 
 
@@ -621,11 +625,11 @@ def test_input_noise_is_for_learning_only():
     assert noisy.config["noise"] == 0.5
 
 
-def fitted(rows: int = 500, **options) -> pc.initializers.Components:
+def fitted(rows: int = 500, **options) -> pc.initializers.PCA:
     torch.manual_seed(0)
     u = torch.randn(rows, 2)
     x = u @ torch.tensor([[1.0, 0.5, 0.0, 0.2], [0.0, 1.0, -1.0, 0.3]]) + 0.3 * torch.randn(rows, 4)
-    start = pc.initializers.components({"x": pc.Real(4)}, "x", [], 2, **options)
+    start = pc.initializers.pca({"x": pc.Real(4)}, "x", [], 2, **options)
     start.fit(x, {}, torch.Generator().manual_seed(0))
     return start
 
@@ -633,7 +637,7 @@ def fitted(rows: int = 500, **options) -> pc.initializers.Components:
 def test_coordinates_that_say_the_same_count_as_one():
     """If every coordinate is there three times over, error and all, a redundancy of three gives the law of one each."""
     once = fitted()
-    thrice = pc.initializers.components({"x": pc.Real(12)}, "x", [], 2, redundancy=3.0)
+    thrice = pc.initializers.pca({"x": pc.Real(12)}, "x", [], 2, redundancy=3.0)
     with torch.no_grad():
         thrice.directions.copy_(once.directions.repeat(1, 3))
         thrice.means.copy_(once.means.repeat(1, 3))
@@ -647,7 +651,7 @@ def test_coordinates_that_say_the_same_count_as_one():
         thrice.evidence({}, thrice.known(x.repeat(1, 3), mask.repeat(1, 3))), once.evidence({}, once.known(x, mask))
     )
     with pytest.raises(pc.InputError, match="redundancy must be at least 1"):
-        pc.initializers.components({"x": pc.Real(4)}, "x", [], 2, redundancy=0.5)
+        pc.initializers.pca({"x": pc.Real(4)}, "x", [], 2, redundancy=0.5)
 
 
 def test_rows_with_the_same_mask_are_worked_out_once():
@@ -672,7 +676,7 @@ def test_a_start_that_is_only_fitted_has_half_the_parameters(tmp_path):
     networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
     starts = {"x": start, "c": None}
     pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).save(tmp_path)
-    found = pc.JointModel.load(tmp_path).conditional("x").start
+    found = pc.JointModel.load(tmp_path).conditional("x").init
     torch.testing.assert_close(found.directions, start.directions)
 
 
@@ -683,7 +687,7 @@ def banded(rows=400, band=3, rank=5, **options):
     g = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
     x = x + (g @ torch.randn(3, 96, generator=generator, dtype=torch.float64)).view_as(x)
     variables = {"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}
-    start = pc.initializers.components(variables, "x", ["g"], rank, band=band, **options).double()
+    start = pc.initializers.pca(variables, "x", ["g"], rank, band=band, **options).double()
     start.fit(x, {"g": g}, generator, passes=200)
     return start, x, g
 
@@ -726,7 +730,7 @@ def test_a_start_with_a_band_is_the_best_in_it(band):
 def test_a_start_with_a_band_is_asked_in_pixels():
     """What is seen, and draws, are as those of the start that has the same mean and directions in full."""
     start, x, g = banded()
-    full = pc.initializers.components({"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}, "x", ["g"], 5).double()
+    full = pc.initializers.pca({"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}, "x", ["g"], 5).double()
     with torch.no_grad():
         full.means.copy_(start._whole(start.means))
         full.directions.copy_(start._whole(start.directions))
@@ -750,10 +754,10 @@ def test_a_band_is_saved_and_checked(tmp_path):
     start, _, _ = banded(learned=False)
     starts = {"x": start.float(), "g": None}
     pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).save(tmp_path)
-    found = pc.JointModel.load(tmp_path).conditional("x").start
+    found = pc.JointModel.load(tmp_path).conditional("x").init
     torch.testing.assert_close(found._whole(found.directions), start._whole(start.directions))
     for shape, band in ((4, 2), ((2, 6, 8), 7), ((2, 6, 8), 0)):
         with pytest.raises(pc.InputError, match=r"a band is for images"):
-            pc.initializers.components({"x": pc.Real(shape)}, "x", [], 2, band=band)
+            pc.initializers.pca({"x": pc.Real(shape)}, "x", [], 2, band=band)
     with pytest.raises(pc.InputError, match=r"9 directions are more than the 8 coefficients"):
-        pc.initializers.components({"x": pc.Real((2, 6, 8))}, "x", [], 9, band=2)
+        pc.initializers.pca({"x": pc.Real((2, 6, 8))}, "x", [], 9, band=2)

@@ -28,7 +28,7 @@ def networks_learner(**options):
     torch.manual_seed(0)
     variables = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(3), "z": pc.Binary(4)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    start = pc.initializers.components(variables, "x", ["c"], 2)
+    start = pc.initializers.pca(variables, "x", ["c"], 2)
     parts = {n: pc.Conditional(f, networks[n], start if n == "x" else None) for n, f in variables.items()}
     generator = torch.Generator().manual_seed(1)
     state = {"x": torch.rand(64, 3, generator=generator), "c": torch.randint(3, (64,), generator=generator)}
@@ -43,16 +43,22 @@ def test_completed_examples_have_the_posterior_law_for_every_pattern():
     state = {"u": torch.tensor([[1.0, 0.0]]).expand(rows, 2), "c": torch.full((rows,), 2)}
     half = torch.arange(rows) % 2
     mask = {"u": torch.stack([half == 0, half == 1], 1), "c": half == 0}
-    learner = pc.Learner(pair.model, pc.Data(state, mask), completion_steps=25, batch_size=rows, beside=True)
-    learner.beside.fill()
+    learner = pc.Learner(
+        pair.model,
+        pc.Data(state, mask),
+        completion=pc.CompletionOptions(steps=25),
+        batch_size=rows,
+        completion=pc.CompletionOptions(parallel=True),
+    )
+    learner.source.fill()
     half = half[learner.completion.index]  # of the pool that is completed now and taken into use next
-    learner.beside.fill()
+    learner.source.fill()
     patterns = [
         {"u": pc.Observed(torch.tensor([1.0, 0.0]), torch.tensor([True, False])), "c": torch.tensor(2)},
         {"u": pc.Observed(torch.tensor([1.0, 0.0]), torch.tensor([False, True]))},
     ]
     for k, given in enumerate(patterns):
-        part = {n: v[half == k] for n, v in learner.beside.pool.items()}
+        part = {n: v[half == k] for n, v in learner.source.pool.items()}
         counts = torch.bincount(state_index(finite, part), minlength=finite.limiting().numel())
         assert_fits(counts, finite.posterior(given))
 
@@ -62,7 +68,9 @@ def test_warm_completion_goes_on_where_it_stopped():
     finite, rows = exact.enumerate_model(pair.model), 20_000
     first = torch.tensor([True, False])
     data = pc.Data({"u": torch.tensor([[1.0, 0.0]]).expand(rows, 2)}, {"u": first.expand(rows, 2)})
-    source = pc.Learner(pair.model, data, batch_size=rows // 2, warm=("u", "c", "w"), beside=True).beside
+    source = pc.Learner(
+        pair.model, data, batch_size=rows // 2, warm=("u", "c", "w"), completion=pc.CompletionOptions(parallel=True)
+    ).beside
     for _ in range(60):
         source.fill()
     counts = torch.bincount(state_index(finite, source.pool), minlength=finite.limiting().numel())
@@ -73,12 +81,20 @@ def test_a_pool_is_completed_by_the_weights_of_one_pool_earlier():
     """Literal chains of length 1: a pool per update. At step s the model can only draw b = s mod 3."""
     model = table_model(random_tables(SHAPE, 0))
     data = pc.Data({n: v for n, v in sample(random_joint(SHAPE, 1), 60, 2).items() if n != "b"})
-    learner = pc.Learner(model, data, chain_length=1, form="literal", batch_size=20, optimiser=still, beside=True)
+    learner = pc.Learner(
+        model,
+        data,
+        chain_length=1,
+        form="literal",
+        batch_size=20,
+        optimiser=still,
+        completion=pc.CompletionOptions(parallel=True),
+    )
     for step in range(8):
         with torch.no_grad():
             model.conditional("b").network.logits.copy_(100.0 * torch.eye(3)[step % 3])
         learner.step()
-        assert learner.beside.pool["b"].tolist() == [max(step - 1, 0) % 3] * 20
+        assert learner.source.pool["b"].tolist() == [max(step - 1, 0) % 3] * 20
 
 
 def test_fresh_rows_come_whole_and_every_example_once_per_pass():
@@ -87,17 +103,19 @@ def test_fresh_rows_come_whole_and_every_example_once_per_pass():
     model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=4)) for n, f in variables.items()})
     c = torch.arange(30) % 3
     data = pc.datasets.hide(pc.Data({"x": torch.arange(30.0), "c": c}), {"c": 0.5})
-    learner = pc.Learner(model, data, batch_size=8, chain_length=3, optimiser=still, beside=True)
+    learner = pc.Learner(
+        model, data, batch_size=8, chain_length=3, optimiser=still, completion=pc.CompletionOptions(parallel=True)
+    )
     taken, original = [], learner.replace_rows
 
     def note():
-        new = slice(int(learner.first), int(learner.first) + int(learner.count))
-        rows = learner.beside.pool["x"][new].long()
+        new = slice(int(learner.batch.first), int(learner.batch.first) + int(learner.batch.count))
+        rows = learner.source.pool["x"][new].long()
         known = data.mask["c"][rows]
-        assert torch.equal(learner.beside.pool["c"][new][known], c[rows][known])
-        assert torch.equal(learner.beside.redrawn["c"][new], ~known)
+        assert torch.equal(learner.source.pool["c"][new][known], c[rows][known])
+        assert torch.equal(learner.source.redrawn["c"][new], ~known)
         original()
-        assert set(rows.tolist()) <= set(learner.batch["x"].tolist())
+        assert set(rows.tolist()) <= set(learner.batch.state["x"].tolist())
         taken.extend(rows.tolist())
 
     learner.replace_rows = note
@@ -114,13 +132,13 @@ def test_it_does_not_matter_when_portions_are_asked_for(options):
     found = []
     for share in (None, 1.0, 0.0):
         learner = networks_learner(**options)
-        go_on = learner.beside.go_on
+        go_on = learner.source.go_on
         if share is not None:  # but all when asked for all
-            learner.beside.go_on = lambda some, share=share, go_on=go_on: go_on(1.0 if some == 1.0 else share)
+            learner.source.go_on = lambda some, share=share, go_on=go_on: go_on(1.0 if some == 1.0 else share)
         waiting = [len(learner.completion.turns) for _ in learner.run(30)]
         assert (max(waiting) == 0) == (share == 1.0)
-        learner.beside.fill()
-        states = learner.batch, learner.beside.pool, learner.completion.kept
+        learner.source.fill()
+        states = learner.batch, learner.source.pool, learner.completion.kept
         found.append([*learner.averaged.parameters(), *(value for state in states for value in state.values())])
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
@@ -136,19 +154,21 @@ def test_portions_are_even():
 def test_what_completes_shares_nothing_with_what_learns(engine):
     learner = networks_learner(engine=engine)
     learner.fit(3)
-    kept = [[t.clone() for t in (*m.parameters(), *m.buffers())] for m in (learner.beside.still, learner.model)]
+    kept = [[t.clone() for t in (*m.parameters(), *m.buffers())] for m in (learner.source.copy, learner.model)]
     assert any(not torch.equal(a, b) for a, b in zip(*kept, strict=True))
-    learning = {t.data_ptr() for m in (learner.model, learner.working.model) for t in (*m.parameters(), *m.buffers())}
-    for model in (learner.beside.still, learner.completion.working.model):
+    learning = {t.data_ptr() for m in (learner.model, learner.rounded.model) for t in (*m.parameters(), *m.buffers())}
+    for model in (learner.source.copy, learner.completion.rounded.model):
         assert learning.isdisjoint(t.data_ptr() for t in (*model.parameters(), *model.buffers()))
-    learner.beside.fill()
-    now = zip(learner.beside.still.parameters(), learner.model.parameters(), strict=True)
+    learner.source.fill()
+    now = zip(learner.source.copy.parameters(), learner.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in now)
 
 
 def test_complete_data_need_no_completion():
     data = pc.Data(sample(random_joint(SHAPE, 1), 50, 2))
-    learner = pc.Learner(table_model(random_tables(SHAPE, 0)), data, batch_size=10, beside=True)
+    learner = pc.Learner(
+        table_model(random_tables(SHAPE, 0)), data, batch_size=10, completion=pc.CompletionOptions(parallel=True)
+    )
     learner.fit(20)
     assert learner.completion.left == 10 and not learner.completion.turns
 
@@ -160,7 +180,7 @@ def test_the_limiting_distribution_is_learned(form):
     model = table_model([torch.full(SHAPE, 1 / k, dtype=torch.float64) for k in SHAPE])
     rate = pc.schedules.cosine(0.05, 0.001, 1200)
     options = {"chain_length": 2, "completion_steps": 2, "batch_size": 512, "average": 0.99, "learning_rate": rate}
-    learner = pc.Learner(model, data, form=form, beside=True, **options)
+    learner = pc.Learner(model, data, form=form, completion=pc.CompletionOptions(parallel=True), **options)
     found = exact.enumerate_model(learner.fit(1200)).limiting()
     start = exact.kl(joint, torch.full(SHAPE, 1 / 12, dtype=torch.float64))
     assert exact.kl(joint, found) < 0.03 < 0.1 * start
@@ -173,20 +193,20 @@ def spoil(learner):
     """Let the completion in progress meet something that is not finite; returns the step at which it began."""
     assert learner.completion.turns
     with torch.no_grad():
-        for parameter in learner.beside.still.parameters():
+        for parameter in learner.source.copy.parameters():
             parameter.fill_(float("nan"))
-    return int(learner.completion.faults.clock)
+    return int(learner.completion.guard.clock)
 
 
 def test_a_completion_that_is_not_finite_stops_and_is_not_used():
     learner = networks_learner()
     learner.fit(6)
     began = spoil(learner)
-    kept = [t.clone() for t in (*learner.model.parameters(), *learner.batch.values(), *learner.beside.pool.values())]
+    kept = [t.clone() for t in (*learner.model.parameters(), *learner.batch.values(), *learner.source.pool.values())]
     for _ in range(3):  # it stays so: the half-made pool is never ready
         with pytest.raises(pc.NonFiniteError, match=f"a completion of '[cz]' is not finite at step {began};"):
             learner.step()
-    now = (*learner.model.parameters(), *learner.beside.pool.values())
+    now = (*learner.model.parameters(), *learner.source.pool.values())
     assert learner.step_count == 6 and learner.completion.left == 0
     assert all(torch.equal(a, b) for a, b in zip(now, [*kept[: len(now) - 3], *kept[-3:]], strict=True))
 
@@ -195,24 +215,24 @@ def test_a_fault_written_down_beside_counts_before_its_pool_is_used():
     """Recorded programs only write it down."""
     learner = networks_learner()
     learner.fit(6)
-    learner.completion.faults.first.copy_(torch.tensor([5, 2, 3]))
-    learner.faults.raise_first()  # not yet
+    learner.completion.guard.first.copy_(torch.tensor([5, 2, 3]))
+    learner.guard.raise_first()  # not yet
     with pytest.raises(pc.NonFiniteError, match="a completion of 'z' is not finite at step 5"):
         learner.finish()
-    learner.beside.fill()
-    assert learner.faults.first.tolist() == [5, 2, 3]
-    batch = {n: v.clone() for n, v in learner.batch.items()}
-    learner.count.fill_(16)
+    learner.source.fill()
+    assert learner.guard.first.tolist() == [5, 2, 3]
+    batch = {n: v.clone() for n, v in learner.batch.state.items()}
+    learner.batch.count.fill_(16)
     learner.replace_rows()
-    assert all(torch.equal(v, learner.batch[n]) for n, v in batch.items())
+    assert all(torch.equal(v, learner.batch.state[n]) for n, v in batch.items())
 
 
 def test_the_first_fault_stays_the_first():
     learner = networks_learner()
-    learner.faults.first.copy_(torch.tensor([2, 0, 0]))
-    learner.completion.faults.first.copy_(torch.tensor([1, 2, 3]))
-    learner.faults.adopt(learner.completion.faults)
-    assert learner.faults.first.tolist() == [2, 0, 0]
+    learner.guard.first.copy_(torch.tensor([2, 0, 0]))
+    learner.completion.guard.first.copy_(torch.tensor([1, 2, 3]))
+    learner.guard.adopt(learner.completion.guard)
+    assert learner.guard.first.tolist() == [2, 0, 0]
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------
@@ -228,7 +248,7 @@ def test_recorded_and_eager_learning_beside_completion_follow_the_same_law():
     for engine in ("eager", "graphs"):
         learner = pc.Learner(table_model(tables).to("cuda"), data, engine=engine, **options)
         learner.fit(60)
-        batch = {n: v.cpu() for n, v in learner.batch.items()}
+        batch = {n: v.cpu() for n, v in learner.batch.state.items()}
         counts.append(torch.bincount(state_index(finite, batch), minlength=12))
     pooled = sum(counts).double()
     statistic = sum(((c - pooled / 2) ** 2 / (pooled / 2)).sum() for c in counts)
@@ -247,7 +267,14 @@ def scenes_learner(beside, **options):
     x = torch.rand(512, 1, 12, 12, generator=generator) * 0.1 + c.view(-1, 1, 1, 1) / 3
     data = pc.datasets.hide(pc.Data({"x": x, "c": c}), {"c": 0.5})
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return pc.Learner(model.to(device), data, batch_size=128, completion_steps=4, beside=beside, **options)
+    return pc.Learner(
+        model.to(device),
+        data,
+        batch_size=128,
+        completion=pc.CompletionOptions(steps=4),
+        completion=pc.CompletionOptions(parallel=beside),
+        **options,
+    )
 
 
 @gpu
@@ -269,14 +296,14 @@ def test_recorded_learning_beside_completion_reaches_the_same_loss():
 def test_a_fault_beside_recorded_updates_freezes_them_and_is_found():
     learner = scenes_learner(True, engine="graphs")
     learner.fit(42)
-    learner.beside.engine.meet()
+    learner.source.engine.join_side_stream()
     began = spoil(learner)
-    learner.beside.engine.meet()
+    learner.source.engine.join_side_stream()
     with pytest.raises(pc.NonFiniteError, match=f"a completion of '[cz]' is not finite at step {began};"):
         for _ in learner.run(1000):
             pass
     assert learner.step_count < 400  # found by looking, not at the end
-    assert int(learner.faults.clock) == learner.step_count
+    assert int(learner.guard.clock) == learner.step_count
     tensors = (*learner.model.parameters(), *learner.averaged.parameters(), *learner.batch.values())
     assert all(bool(t.isfinite().all()) for t in tensors)
     kept = [t.clone() for t in tensors]

@@ -107,7 +107,7 @@ def test_several_chains_are_pooled():
 def test_marginals_use_conditionals_and_not_only_draws():
     """With everything else known, one sweep gives the exact conditional: no draw could."""
     given = {"u": torch.ones(1, 2), "k": torch.zeros(1, 2).long(), "x": torch.zeros(1, 2)}
-    answer = pc.query(MODEL, given, ["c"], chains=1, until=1, warmup=0)
+    answer = pc.query(MODEL, given, ["c"], chains=1, stop=pc.Sweeps(1, 0))
     state = {**given, "c": torch.zeros(1).long()}
     state = {n: VARIABLES[n].store(v, torch.float64) for n, v in state.items()}
     torch.testing.assert_close(answer.probabilities["c"], MODEL("c", state).mean.detach())
@@ -115,7 +115,7 @@ def test_marginals_use_conditionals_and_not_only_draws():
 
 def test_samples_are_independent_draws():
     weights, means = posterior(GIVEN["one real coordinate"])
-    answer = pc.query(MODEL, batched(GIVEN["one real coordinate"]), ["c", "x"], chains=20_000, until=1, warmup=40)
+    answer = pc.query(MODEL, batched(GIVEN["one real coordinate"]), ["c", "x"], chains=20_000, stop=pc.Sweeps(1, 40))
     assert answer.samples["c"].shape == (1, 20_000) and answer.samples["x"].shape == (1, 20_000, 2)
     assert_fits(torch.bincount(answer.samples["c"][0], minlength=3), expected_of("c", weights))
     assert bool((answer.samples["x"][0, :, 0] == 0.5).all())
@@ -138,9 +138,9 @@ def test_every_row_has_its_own_question():
 
 
 def test_a_single_row_is_repeated_to_fit():
-    answer = pc.query(MODEL, {"c": torch.tensor([1]), "u": torch.zeros(3, 2)}, ["x"], until=2)
+    answer = pc.query(MODEL, {"c": torch.tensor([1]), "u": torch.zeros(3, 2)}, ["x"], stop=pc.Sweeps(2))
     assert answer.samples["x"].shape == (3, 8, 2)
-    assert pc.query(MODEL, {}, ["c"], rows=5, until=2).probabilities["c"].shape == (5, 3)
+    assert pc.query(MODEL, {}, ["c"], rows=5, stop=pc.Sweeps(2)).probabilities["c"].shape == (5, 3)
 
 
 def test_until_converged_stops_by_itself_and_is_right():
@@ -164,7 +164,7 @@ def stuck():
 
 def test_a_chain_that_has_not_mixed_is_reported():
     with pytest.warns(pc.NotMixedWarning, match=r"'a' has not mixed in 1 of 1 rows \(R-hat up to"):
-        answer = pc.query(stuck(), {}, ["a"], until=50)
+        answer = pc.query(stuck(), {}, ["a"], stop=pc.Sweeps(50))
     assert not answer.diagnostics.converged
     with pytest.warns(pc.NotMixedWarning):
         answer = pc.query(stuck(), {}, ["a"], limit=100)
@@ -176,10 +176,12 @@ def test_a_chain_that_has_not_mixed_is_reported():
 
 def test_what_is_given_comes_back():
     answer = pc.query(
-        MODEL, {n: f.start(2, MODEL.generator(0), torch.float64) for n, f in VARIABLES.items()}, ["c", "x"]
+        MODEL, {n: f.random(2, MODEL.generator(0), torch.float64) for n, f in VARIABLES.items()}, ["c", "x"]
     )
     assert answer.probabilities["c"].sum(1).tolist() == [1, 1] and float(answer.std["x"].max()) == 0
-    assert answer.diagnostics.converged and pc.query(MODEL, {"x": torch.zeros(1, 2)}, until=2).samples.keys() == {
+    assert answer.diagnostics.converged and pc.query(
+        MODEL, {"x": torch.zeros(1, 2)}, stop=pc.Sweeps(2)
+    ).samples.keys() == {
         "u",
         "c",
         "k",
@@ -188,7 +190,7 @@ def test_what_is_given_comes_back():
 
 def test_same_seed_same_answer():
     def ask(seed):
-        return pc.query(MODEL, {"c": torch.tensor([0])}, ["x"], until=5, seed=seed).samples["x"]
+        return pc.query(MODEL, {"c": torch.tensor([0])}, ["x"], stop=pc.Sweeps(5), seed=seed).samples["x"]
 
     assert torch.equal(ask(0), ask(0)) and not torch.equal(ask(0), ask(1))
 
@@ -245,15 +247,15 @@ def test_fewer_rows_run_at_a_time_where_they_are_large(monkeypatch):
     monkeypatch.setattr(pc.chain, "VALUES", 10)
     assert len(pc.sample(MODEL, rows=12, sweeps=1)["x"]) == 12 and sizes == [5, 5, 2]
     sizes.clear()
-    answer = pc.query(MODEL, {"c": torch.zeros(3).long()}, ["x"], chains=2, until=1, warmup=1)
+    answer = pc.query(MODEL, {"c": torch.zeros(3).long()}, ["x"], chains=2, stop=pc.Sweeps(1, 1))
     assert answer.samples["x"].shape == (3, 2, 2) and sizes == [4, 4, 2, 2]
     monkeypatch.undo()
     families = pc.Real((3, 64, 64), scale="learned"), pc.Binary((1, 28, 28)), pc.Categorical(256, (64, 64))
     for family, rows in zip(families, (2730, 32_768, 256), strict=True):  # as networks read it, if that is much more
         model = pc.JointModel({"x": pc.Conditional(family, Linear(torch.zeros(family.output_shape), {}))})
-        assert pc.chain.at_once(model, 32_768) == rows
+        assert pc.chain.max_rows(model, 32_768) == rows
     monkeypatch.setattr(pc.chain, "VALUES", 1)
-    assert pc.chain.at_once(model, 32_768) == 1
+    assert pc.chain.max_rows(model, 32_768) == 1
 
 
 def test_bad_lengths_are_refused():
@@ -269,7 +271,7 @@ def test_bad_lengths_are_refused():
         pc.impute(MODEL, {"c": torch.tensor([0])})
     for until in (0, -1, "forever", 2.5, True):
         with pytest.raises(pc.InputError, match="until must be"):
-            pc.query(MODEL, {}, until=until)
+            pc.query(MODEL, {}, stop=pc.Sweeps(until))
     with pytest.raises(pc.InputError, match="how must be"):
         pc.impute(MODEL, pc.Data({"c": torch.tensor([0])}), how="guess")
 
@@ -292,7 +294,7 @@ def two_modes():
         def forward(self, others):
             return torch.stack([0 * others["c"][:, 0], 3 * (others["c"][:, 0] - others["c"][:, 1])], 1)
 
-    start = pc.initializers.components(variables, "x", ["c"], rank=1)
+    start = pc.initializers.pca(variables, "x", ["c"], rank=1)
     start.means.data[1:] = torch.tensor([[2.0, 3.0], [-2.0, -3.0]])
     start.directions.data.zero_()
     return pc.JointModel(
@@ -303,11 +305,11 @@ def two_modes():
 def test_where_chains_began_is_said_and_can_be_changed():
     """All chains begin in one of two modes and agree there; from random values they show that they do not mix."""
     model, seen = two_modes(), pc.Observed(torch.tensor([[1.0, 0.0]]), torch.tensor([[True, False]]))
-    answer = pc.query(model, {"x": seen}, ["c"], until=40)
+    answer = pc.query(model, {"x": seen}, ["c"], stop=pc.Sweeps(40))
     assert answer.diagnostics.begin == "likely" and "begun at likely values" in repr(answer.diagnostics)
     assert float(answer.probabilities["c"][0, 0]) > 0.99
     with pytest.warns(pc.NotMixedWarning):
-        answer = pc.query(model, {"x": seen}, ["c"], until=40, begin="random", chains=16)
+        answer = pc.query(model, {"x": seen}, ["c"], stop=pc.Sweeps(40), init="random", chains=16)
     assert answer.diagnostics.begin == "random" and 0.1 < float(answer.probabilities["c"][0, 0]) < 0.9
     with pytest.raises(pc.InputError, match='begin must be "likely" or "random"'):
         pc.query(model, {"x": seen}, ["c"], begin="best")
@@ -353,9 +355,9 @@ def test_many_rows_are_asked_in_parts(given, device, monkeypatch):
     model = pc.JointModel({n: pc.Conditional(variables[n], networks[n]) for n in variables}).to(device)
     known = {"x": torch.randn(50, 2)} if given == "x" else {"c": torch.arange(50) % 3}
     wanted = "c" if given == "x" else "x"
-    whole = pc.query(model, known, [wanted], until=400)
+    whole = pc.query(model, known, [wanted], stop=pc.Sweeps(400))
     monkeypatch.setattr(queries, "AT_ONCE", (16 * 8, 16 * 8))
-    parts = pc.query(model, known, [wanted], until=400)
+    parts = pc.query(model, known, [wanted], stop=pc.Sweeps(400))
     assert parts.samples[wanted].shape == whole.samples[wanted].shape == (50, 8, *variables[wanted].event_shape)
     assert parts.diagnostics.r_hat[wanted].shape == (50,) and parts.diagnostics.sweeps == whole.diagnostics.sweeps
     if given == "x":
@@ -378,14 +380,14 @@ def test_chains_begin_where_they_are_told():
     groups = {"a": pc.Binary(3), "b": pc.Binary(3)}
     model = pc.JointModel({n: pc.Conditional(groups[n], Copy(other)) for n, other in (("a", "b"), ("b", "a"))})
     start = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
-    answer = pc.query(model, rows=2, want=["a"], chains=3, until=2, start={"a": start, "b": start})
+    answer = pc.query(model, rows=2, want=["a"], chains=3, stop=pc.Sweeps(2), init={"a": start, "b": start})
     assert torch.equal(answer.decisions["a"], start) and answer.diagnostics.begin == "likely"
     assert torch.equal(answer.samples["a"], start.unsqueeze(1).expand(2, 3, 3))
     given = {"a": pc.Observed(1 - start, torch.tensor([True, False, False]))}
-    part = pc.query(model, given, ["a"], chains=2, until=1, start={"b": start})
+    part = pc.query(model, given, ["a"], chains=2, stop=pc.Sweeps(1), init={"b": start})
     assert torch.equal(part.decisions["a"], torch.cat([1 - start[:, :1], start[:, 1:]], 1))  # what is given is given
     with pytest.raises(pc.InputError, match="'a'"):
-        pc.query(model, rows=2, start={"a": start[:, :2]})
+        pc.query(model, rows=2, init={"a": start[:, :2]})
 
 
 @pytest.mark.parametrize("ask", ["sample", "query"])
@@ -401,7 +403,7 @@ def test_what_is_not_given_to_begin_with_is_drawn_given_what_is(ask):
             layer.bias.fill_(-100)
     begin = torch.tensor([[0.0, 1, 1], [1, 0, 0]])
     if ask == "sample":
-        found = pc.sample(model, rows=2, sweeps=2, start={"a": begin})
+        found = pc.sample(model, rows=2, sweeps=2, init={"a": begin})
     else:
-        found = pc.query(model, rows=2, until=2, chains=2, start={"a": begin}).decisions
+        found = pc.query(model, rows=2, stop=pc.Sweeps(2), chains=2, init={"a": begin}).decisions
     assert torch.equal(found["a"], begin) and torch.equal(found["b"], begin)

@@ -30,11 +30,9 @@ def bits_model(scale=0.5, seed=0):
     """x in R^(1, 4, 3) given 3 bits and a class of two."""
     torch.manual_seed(seed)
     groups = {"x": pc.Real((1, 4, 3), scale=scale), "z": pc.Binary(3)}
-    condition = pc.Condition(pc.Categorical(2), None)
+    condition = pc.Context(pc.Categorical(2), None)
     nets = {n: pc.networks.mlp({**groups, "c": condition.family}, n, hidden=8, depth=1) for n in groups}
-    return pc.JointModel(
-        {n: pc.Conditional(f, nets[n]) for n, f in groups.items()}, conditions={"c": condition}
-    ).double()
+    return pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}, context={"c": condition}).double()
 
 
 def all_codes():
@@ -62,7 +60,7 @@ def test_a_half_tells_the_class_where_it_can():
     model, codes = bits_model(scale=0.3, seed=4), all_codes()
     rows = 2000
     c = torch.arange(rows) % 2
-    state = pc.directed.random_code(model, "z", {"c": c}, seed=2)
+    state = directed.random_code(model, "z", {"c": c}, seed=2)
     data = pc.Data({"x": state["x"].float(), "c": c})
     pictures = Pictures(data, data, pc.Categorical(2), lambda c: c, 2)
     found = measures.half_accuracy(model, pictures, codes, rows)
@@ -140,7 +138,7 @@ def formula_model(x_scale, z_scale, x_of_z, z_of_x, codes=1):
     groups = {"x": pc.Real((1, 2, 1), scale=x_scale), "z": pc.Real(codes, scale=z_scale)}
     networks = {"x": Formula("z", x_of_z), "z": Formula("x", z_of_x)}
     conditionals = {name: pc.Conditional(family, networks[name]) for name, family in groups.items()}
-    return pc.JointModel(conditionals, conditions={"c": pc.Condition(pc.Categorical(2), None)})
+    return pc.JointModel(conditionals, context={"c": pc.Context(pc.Categorical(2), None)})
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.1])
@@ -225,7 +223,7 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     condition = pc.Categorical(10) if name == "fashion" else pc.Binary(40)
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(40, *design.image, generator=generator)
-    data = pc.Data({"x": x, "c": condition.start(40, generator, torch.float32)})
+    data = pc.Data({"x": x, "c": condition.random(40, generator, torch.float32)})
     pictures = Pictures(data, data, condition, lambda c: c.reshape(len(c), -1)[:, 0].long(), 10)
     learners = {m: make_learner(design, pictures, m, pc.Engine("cpu"), seed=3) for m in compare_model.OWN}
     weights = {m: torch.cat([p.flatten() for p in learner.model.parameters()]) for m, learner in learners.items()}
@@ -243,7 +241,7 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     assert rates["vae"]["z"](grown) == rates["vae"]["x"](grown) > 0
     with pytest.raises(pc.InputError, match="a method must be one of vae, symmetric, ours, vamp, found 'gan'"):
         make_learner(design, pictures, "gan", pc.Engine("cpu"), seed=3)
-    assert make_model(design, condition).conditions["c"].default is None
+    assert make_model(design, condition).context["c"].default is None
     assert rates["vae"]["z"](1) == pytest.approx(rates["vae"]["x"](1) * min(1, 1 / (design.encoder_warm_up * 10)) ** 2)
     assert learners["symmetric"].by is learners["symmetric"].averaged  # completes the data
     other = replace(design, completed_by="model", chain_length=7.0, average=0.5, batch_size=8)
@@ -564,7 +562,7 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     session = compare.open_session(config, "fashion")
     asked = []
 
-    def limiting(model, c, seed, sweeps, start=None):
+    def limiting(model, c, seed, sweeps, init=None):
         asked.append((c, sweeps, start))
         return {**drawn, "c": c, "x": drawn["x"] + len(asked)}
 

@@ -1,0 +1,73 @@
+"""The running batch of the faces experiment: slow rows, and rows that begin at an initializer.
+
+Rows are ordered: slow rows first, then rows that begin at data, then init rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paracond.data import State
+from paracond.experiments.faces.init_rows import InitRowBuffers, InitRows, count_rows
+from paracond.experiments.faces.slow_rows import SlowRows
+from paracond.model import JointModel
+from paracond.training.completion import Source
+from paracond.training.parts import Resources
+from paracond.training.running_batch import RunningBatch, RunningForm
+
+
+@dataclass(frozen=True)
+class FacesForm(RunningForm):
+    """`RunningForm` with slow rows and init rows."""
+
+    slow: SlowRows | None = None
+    init_rows: tuple[InitRows, ...] = ()
+
+    def make_batch(self, model: JointModel, size: int, source: Source, resources: Resources) -> RunningBatch:
+        return FacesBatch(model, size, source, resources, self)
+
+
+class FacesBatch(RunningBatch):
+    """A running batch whose last rows are init rows, and of whose others some are slow."""
+
+    def __init__(self, model: JointModel, size: int, source: Source, resources: Resources, form: FacesForm):
+        rows = size - sum(count_rows(form.init_rows, model, size))
+        slow = form.slow or SlowRows(0.0, 1.0)
+        alike = form.slow is None and rows == size
+        patience = None if alike else slow.patience(rows, size, model.device)
+        super().__init__(model, size, source, resources, form.skip_redrawn, rows, patience)
+        self.init_rows = InitRowBuffers(model, form.init_rows, self.state, resources.generator)
+        program, generator = resources.engine.program, resources.generator
+        self._renew, self._renew_all = (program(self._renew_rows, generator, all_rows) for all_rows in (False, True))
+
+    def replace_due(self, length: float, step: int) -> bool:
+        self.init_rows.look(step)
+        return super().replace_due(length, step)
+
+    def pool_filled(self, step: int) -> None:
+        if self.init_rows.wanted:
+            (self._renew if step else self._renew_all)()
+
+    def _renew_rows(self, all_rows: bool) -> None:
+        self.init_rows.renew(self.source.pool, all_rows)
+
+    def targets(self) -> State:
+        return {name: self.init_rows.target(name) for name in self.state}
+
+    def ignored(self, name: str) -> Tensor | None:
+        redrawn, unlearned = super().ignored(name), self.init_rows.unlearned(name)
+        found = [each for each in (redrawn, unlearned) if each is not None]
+        return torch.stack(found).any(0) if len(found) == 2 else next(iter(found), None)
+
+    def held(self, name: str) -> Tensor | None:
+        return self.init_rows.held(name)
+
+    def mark(self, redrawn: Tensor, new: bool) -> None:
+        redrawn[: self.rows].fill_(new)
+        self.init_rows.mark(redrawn, new)
+
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        return super()._tensors() | self.init_rows.tensors()

@@ -1,0 +1,186 @@
+"""The first state of a chain, x ~ p_0(x | x_K), given what is known, x_K.
+
+Groups without an initializer begin at random values of their family. Where at least one group has an initializer
+p_0(x_i | x_r), with r the groups that it reads, the first state is drawn in this order:
+
+1. classes g that initializers read and that are not known: p_0(g | x_K) is proportional to the product of p_0(x_K | g)
+   over all groups x that are known in part (all g are equally probable a priori; of several classes, each is drawn
+   given the current values of the others);
+2. groups with an initializer, x_i ~ p_0(x_i | x_iK, x_r), those first that others read. A group that another
+   initializer reads is drawn given the known parts of both;
+3. all other groups, each once from its conditional.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paracond.conditional import Initializer
+from paracond.data import Data, Mask, State, merge
+from paracond.distributions import Distribution
+from paracond.families import Categorical, Family
+from paracond.model import JointModel
+
+
+@torch.no_grad()
+def initial_state(
+    model: JointModel,
+    rows: int,
+    generator: torch.Generator,
+    known: State | None = None,
+    mask: Mask | None = None,
+    *,
+    fitted: bool = True,
+    redraw_rest: bool = False,
+) -> State:
+    """Draw a whole state of `rows` rows: `known` where `mask` is true, context groups at their defaults, the rest
+    drawn.
+
+    known, mask: values and full masks by name, as `JointModel.validate` returns them.
+    fitted: draw from the initializers of the model; False begins at random values.
+    redraw_rest: redraw groups without an initializer once, even if no group has one.
+    """
+    known, mask = known or {}, mask or {}
+    state = random_state(model, rows, generator)
+    for name, context in model.context.items():  # known everywhere, if at all
+        state[name] = known[name] if name in known else context.values(name, rows, model.dtype, model.device)
+    state = merge(mask, known, state)
+    missing = [name for name in model.names if name not in mask or not bool(mask[name].all())]
+    seen = {name: one_row(m) for name, m in mask.items() if bool(m.any())}
+    drawn = draw_groups(model, state, seen, missing, generator) if fitted else set()
+    for name in [n for n in missing if n not in drawn] if drawn or redraw_rest else []:
+        state[name] = model(name, state).redraw(state[name], mask.get(name), generator)
+    return state
+
+
+def random_state(model: JointModel, rows: int, generator: torch.Generator) -> State:
+    """Random values of every group that has a conditional. Copies nothing from the host, so it can be recorded."""
+    return {name: model.variables[name].random(rows, generator, model.dtype) for name in model.names}
+
+
+def draw_groups(
+    model: JointModel, state: State, mask: Mask, missing: Sequence[str], generator: torch.Generator
+) -> set[str]:
+    """Draw the `missing` groups that have an initializer, and classes that these read, in place.
+
+    mask: of each group, full or one row for all rows; absent where nothing is known.
+    Returns the names of all groups that need no further draw. Never waits for the host, so it can be recorded.
+    """
+    with_one = [n for n in model.names if model.conditional(n).init is not None]
+    classes = [k for k in missing if _is_class(model.variables[k]) and any(k in model.init_reads(n) for n in with_one)]
+    needed = [n for n in with_one if n in missing or any(k in classes for k in model.init_reads(n))]
+    parts = {n: _init(model, n).observe(state[n], mask[n]) for n in needed if n in mask}
+    for name in classes:
+        posterior = _class_posterior(
+            model, name, {n: p for n, p in parts.items() if name in model.init_reads(n)}, state
+        )
+        if posterior is not None:
+            state[name] = posterior.redraw(state[name], mask.get(name), generator)
+    for name in _parents_first(model, [n for n in with_one if n in missing]):
+        reader = next((n for n in parts if n in missing and name in model.init_reads(n)), None)
+        if reader is None:
+            others, rows = model.encode(model.init_reads(name), state), len(state[name])
+            drawn = _init(model, name).sample(others, generator, rows, parts.get(name))
+        else:
+            own = (state[name], mask[name]) if name in mask else None
+            drawn = _draw_parent(model, reader, name, state, parts[reader], own, generator)
+        state[name] = drawn.to(state[name].dtype)
+    return {*with_one, *classes}
+
+
+def draw_group(model: JointModel, name: str, state: State, mask: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw group `name` from its initializer, given its own values where `mask` is true and the groups that it
+    reads."""
+    init, others = _init(model, name), model.encode(model.init_reads(name), state)
+    return init.sample(others, generator, len(state[name]), init.observe(state[name], mask))
+
+
+def score(model: JointModel, name: str, state: Mapping[str, Tensor]) -> Tensor | None:
+    """log p_0(x_name | the rest of the state), `[batch]`, or a lower bound of it; None for a group without one."""
+    init = model.conditional(name).init
+    return None if init is None else init.score(state[name], model.encode(model.init_reads(name), state))
+
+
+def fit(model: JointModel, data: Data, seed: int = 0, names: Sequence[str] | None = None) -> None:
+    """Fit the initializers of a model to data; they do not change in training after that.
+
+    data: each initializer is fitted to the rows in which its group, and all that it reads, are known.
+    names: fit only these groups (default: all that have an initializer). Others learn with their conditionals.
+    """
+    values, mask = model.validate(data.state, data.mask)
+    model.check_names(names or ())
+    for name in [n for n in model.names if model.conditional(n).init is not None and (not names or n in names)]:
+        reads = model.init_reads(name)
+        known = torch.stack([mask[k].reshape(len(data), -1).all(1) for k in (name, *reads)]).all(0)
+        rows = {k: values[k][known] for k in (name, *reads)}
+        _init(model, name).fit(rows[name], model.encode(reads, rows), model.generator(seed))
+
+
+def with_init(model: JointModel, name: str, init: Initializer | None) -> JointModel:
+    """Copy a model, with another initializer for group `name`. The limiting distribution is the same."""
+    other = copy.deepcopy(model)
+    other.conditional(name).init = init
+    return other.to(model.device, model.dtype)
+
+
+def has_init(model: JointModel) -> bool:
+    """Whether any group of the model has an initializer."""
+    return any(model.conditional(name).init is not None for name in model.names)
+
+
+def one_row(mask: Tensor) -> Tensor:
+    """The first row of a mask that is the same in all rows; else the mask itself."""
+    return mask[:1] if bool((mask == mask[:1]).all()) else mask
+
+
+def _init(model: JointModel, name: str) -> Initializer:
+    found = model.conditional(name).init
+    assert found is not None
+    return found
+
+
+def _is_class(family: Family) -> bool:
+    return isinstance(family, Categorical) and family.event_shape == ()
+
+
+def _class_posterior(model: JointModel, name: str, parts: Mapping[str, Any], state: State) -> Distribution | None:
+    """p_0(g | x_K), from the evidence for every class; None where nothing that is known depends on g."""
+    if not parts:
+        return None
+    family = model.variables[name]
+    scores = []
+    for k in range(family.output_shape[0]):
+        supposed = {**state, name: torch.full_like(state[name], k)}
+        found = [_init(model, n).evidence(model.encode(model.init_reads(n), supposed), p) for n, p in parts.items()]
+        scores.append(torch.stack(found).sum(0))
+    return family.distribution(torch.stack(scores, 1))
+
+
+def _draw_parent(
+    model: JointModel,
+    reader: str,
+    name: str,
+    state: State,
+    part: Any,
+    own: tuple[Tensor, Tensor] | None,
+    generator: torch.Generator,
+) -> Tensor:
+    """Draw `name`, which the initializer of `reader` reads, given what is known of both."""
+    besides = {"x": tuple(n for n in model.init_reads(reader) if n != name), "g": model.init_reads(name)}
+    others = {key: model.encode(names, state) for key, names in besides.items()}
+    return _init(model, reader).sample_parent(name, _init(model, name), others, part, own, generator)
+
+
+def _parents_first(model: JointModel, names: Sequence[str]) -> list[str]:
+    """Groups after those that their initializers read (in the given order where they read each other)."""
+    ordered, left = [], list(names)
+    while left:
+        name = next((n for n in left if not set(model.init_reads(n)) & set(left)), left[0])
+        ordered.append(name)
+        left.remove(name)
+    return ordered

@@ -1,0 +1,39 @@
+"""Algorithm 1 in the order in which it is printed: update theta_i, then redraw x_i with the new parameters.
+
+`Learner` redraws with the parameters before the update, which saves a forward pass. This is the reference beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from paracond.training.learner import Learner
+
+
+class LiteralLearner(Learner):
+    """`Learner`, with the draw after the update. Arguments are those of `Learner`."""
+
+    def _update(self, name: str) -> None:
+        move = self._transition(name)
+        objective, loss = self.score(name, move.distribution)
+        drawn, good = self._draw_after(name, self._check(move, objective, loss))
+        self._record(replace(move, value=drawn), good, loss)
+
+    @torch.no_grad()
+    def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:
+        """Update, then draw; a draw that is not finite restores parameters and averages (not Adam's moments)."""
+        changing = [*self.parameters[name], *self.averages[name]]
+        former = [value.clone() for value in changing]
+        with torch.enable_grad():
+            self._descend(name, good)
+        drawn = self._transition(name).value
+        fine = torch.zeros_like(good)
+        try:
+            fine = self.guard.check(name, {"a draw": drawn.sum()})
+        finally:
+            for value, old in zip(changing, former, strict=True):
+                torch.where(fine, value, old, out=value)
+        return drawn, fine
