@@ -1,13 +1,13 @@
-"""Designs of the comparison (section 5.5), each learned by one method with one seed and measured as the recipe does.
+"""Designs of the comparison (section 5.5), each learned by one method with one seed and measured as the experiment does.
 
-For choosing a design before the recipe is run with all seeds. Each trial is the preset of its data set with some
+For choosing a design before the experiment is run with all seeds. Each trial is the preset of its data set with some
 changes; `bits` and `codes` (shapes) stand for a Binary and a Real z:
 
-    python scripts/compare_trial.py --dataset fashion --out runs/trial --trials flat vae '{"bits": 256}' maps ours '{}'
+    python research/compare_trial.py --dataset fashion --out runs/trial --trials flat vae '{"bits": 256}' maps ours '{}'
 
 One line of JSON for each is printed and written to OUT/trials.jsonl as soon as there is one, with pictures beside it;
 a trial that would end after `--seconds` is left out. Several such commands may share a device: they take the trials
-that no other has begun (OUT/NAME is the sign). Besides what the recipe measures:
+that no other has begun (OUT/NAME is the sign). Besides what the experiment measures:
 
     sigma                         of the pixels
     code_mean, code_top           of codes of real images: mean size of their means, largest eigenvalue of their

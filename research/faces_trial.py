@@ -1,9 +1,9 @@
 """Designs of the model of faces, each learned for a short while and judged by faces that were set apart.
 
-For choosing between designs before the recipe is run in full: test faces take no part in it. Each design is the preset
+For choosing between designs before the experiment is run in full: test faces take no part in it. Each design is the preset
 `best` with some changes:
 
-    python scripts/faces_trial.py --out runs/trial --designs base '{}' without '{"restarts": []}'
+    python research/faces_trial.py --out runs/trial --designs base '{}' without '{"restarts": []}'
 
 One line of JSON for each is printed and written to OUT/trials.jsonl as soon as there is one, with pictures beside it;
 a trial that would end after `--seconds` is left out. Models are kept in OUT/NAME with `--keep`.
