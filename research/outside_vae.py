@@ -1,8 +1,8 @@
-"""An outside check: our VAE beside a plain public one (pythae's) of the same size, for the same updates.
+"""Our VAE and that of another library (pythae), of the same size and with the same number of updates.
 
-Both have one hidden layer of 512 units in either network (pythae's default encoder and decoder), `--latents` Gaussian
-latents, Adam at 1e-3, the same examples per update, and no moving averages. What is compared is the mean of -ELBO over
-the test images, which both libraries define alike:
+Both networks have one hidden layer of 512 units (pythae's default encoder and decoder). Both libraries use `--latents`
+Gaussian latents, Adam at 1e-3, the same examples per update and no moving averages. The script compares the mean of
+-ELBO over the test images, which both libraries define alike:
 
 - "grey": p(x | z) = N(decoder(z), 1), without its constant. Pythae's decoder ends in a sigmoid, ours does not;
 - "binary": pixels are 1 where they exceed one half, p(x | z) is Bernoulli. The two models are then the same.
