@@ -1,13 +1,13 @@
-"""One training of the recipe for faces by itself: one side of a pair in `faces_variants`, or the preset `paper`.
+"""One training of the faces experiment by itself: one side of a pair of variants, or the preset `paper`.
 
-The recipe learns all sides one after the other. Small networks leave much of a device idle, so several of these
+The experiment trains all sides one after the other. Small networks leave much of a device idle, so several of these
 commands may share it:
 
-    python scripts/faces_variant.py base --out runs/faces & python scripts/faces_variant.py complete --out runs/faces
+    python research/faces_variant.py base --out runs/faces & python research/faces_variant.py complete --out runs/faces
 
-What each finds is a part of the run in OUT, under the name that the recipe gives it: `paracond reproduce faces
---out OUT --model MODEL --resume` takes it from there, if it asks the same model with the same settings. (The recipe
-learns a design that is in several pairs once, by its first name: "base" is also "labels" and "beside".)
+Each command saves its measures as a part of the run in OUT. `paracond reproduce faces --out OUT --model MODEL --resume`
+uses that part if model and settings agree. The experiment trains a design that occurs in several pairs once, under its
+first name: "base" is also "labels" and "beside".
 """
 
 from __future__ import annotations

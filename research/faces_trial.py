@@ -1,18 +1,18 @@
-"""Designs of the model of faces, each learned for a short while and judged by faces that were set apart.
+"""Trials of designs for the model of faces: a short training each, measured on held-out training faces.
 
-For choosing between designs before the recipe is run in full: test faces take no part in it. Each design is the preset
+Use it to choose a design before the experiment runs in full. It does not use test faces. Each design is the preset
 `best` with some changes:
 
-    python scripts/faces_trial.py --out runs/trial --designs base '{}' without '{"restarts": []}'
+    python research/faces_trial.py --out runs/trial --designs base '{}' without '{"restarts": []}'
 
-One line of JSON for each is printed and written to OUT/trials.jsonl as soon as there is one, with pictures beside it;
-a trial that would end after `--seconds` is left out. Models are kept in OUT/NAME with `--keep`.
+The script prints one line of JSON per design, appends it to OUT/trials.jsonl and writes pictures next to it. It skips a
+trial that would end after `--seconds`. `--keep` saves the models in OUT/NAME.
 
     attributes, f1      from whole images
-    psnr_K, ratio_K     hidden squares: dB inside them, and F1 inside them as a share of that of whole images, K sweeps
-    switch_NAME         shares of pairs that change as asked
-    sigma, noise_bits   of images, and of y given images: what codes do not say
-    fid_*               of 5,000 images: reconstructions, 100 sweeps on from there, and 30 and 100 from the start
+    psnr_K, ratio_K     hidden squares after K sweeps: dB inside, and F1 inside as a share of that of whole images
+    switch_NAME         share of pairs that change as asked
+    sigma, noise_bits   noise of images, and of y given images
+    fid_*               of 5,000 images: reconstructions, 100 sweeps from there, 30 and 100 sweeps from the init
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""An outside check: our VAE beside a plain public one (pythae's) of the same size, for the same updates.
+"""Our VAE and that of another library (pythae), of the same size and with the same number of updates.
 
-Both have one hidden layer of 512 units in either network (pythae's default encoder and decoder), `--latents` Gaussian
-latents, Adam at 1e-3, the same examples per update, and no moving averages. What is compared is the mean of -ELBO over
-the test images, which both libraries define alike:
+Both networks have one hidden layer of 512 units (pythae's default encoder and decoder). Both libraries use `--latents`
+Gaussian latents, Adam at 1e-3, the same examples per update and no moving averages. The script compares the mean of
+-ELBO over the test images, which both libraries define alike:
 
 - "grey": p(x | z) = N(decoder(z), 1), without its constant. Pythae's decoder ends in a sigmoid, ours does not;
 - "binary": pixels are 1 where they exceed one half, p(x | z) is Bernoulli. The two models are then the same.
 
-Pythae is no dependency of paracond. In a folder that is thrown away:
+Pythae is no dependency of paracond. Install it into a folder OUTSIDE that you delete later:
 
-    pip install --no-deps --target /tmp/outside pythae==0.1.2 pydantic pydantic-core annotated-types \
+    pip install --no-deps --target OUTSIDE pythae==0.1.2 pydantic pydantic-core annotated-types \
         typing-inspection cloudpickle imageio
-    PYTHONPATH=src:/tmp/outside python scripts/outside_vae.py --out results/outside_vae.json
+    PYTHONPATH=src:OUTSIDE python research/outside_vae.py --out research/data/outside_vae.json
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PIXELS = 784
 class Config:
     """Our VAE beside pythae's."""
 
-    out: Path = Path("results/outside_vae.json")
+    out: Path = Path("research/data/outside_vae.json")
     updates: int = 3000
     batch_size: int = 128
     latents: int = 16

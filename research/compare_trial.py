@@ -1,17 +1,17 @@
-"""Designs of the comparison (section 5.5), each learned by one method with one seed and measured as the recipe does.
+"""Trials of designs for the comparison (section 5.5): one method, one seed, the measures of the experiment.
 
-For choosing a design before the recipe is run with all seeds. Each trial is the preset of its data set with some
-changes; `bits` and `codes` (shapes) stand for a Binary and a Real z:
+Use it to choose a design before the experiment runs with all seeds. Each trial is the preset of its data set with
+some changes. `bits` and `codes` are shapes; they stand for a Binary and a Real z:
 
-    python scripts/compare_trial.py --dataset fashion --out runs/trial --trials flat vae '{"bits": 256}' maps ours '{}'
+    python research/compare_trial.py --dataset fashion --out runs/trial --trials flat vae '{"bits": 256}' maps ours '{}'
 
-One line of JSON for each is printed and written to OUT/trials.jsonl as soon as there is one, with pictures beside it;
-a trial that would end after `--seconds` is left out. Several such commands may share a device: they take the trials
-that no other has begun (OUT/NAME is the sign). Besides what the recipe measures:
+The script prints one line of JSON per trial, appends it to OUT/trials.jsonl and writes pictures next to it. It skips a
+trial that would end after `--seconds`. Several of these commands may share a device: each takes a trial that no other
+has claimed (by creating OUT/NAME). It adds three measures to those of the experiment:
 
-    sigma                         of the pixels
-    code_mean, code_top           of codes of real images: mean size of their means, largest eigenvalue of their
-                                  covariance (both about 0 to 1 under the prior; large where codes run away)
+    sigma        of the pixels
+    code_mean    mean size of the means of codes of real images (0 under the prior)
+    code_top     largest eigenvalue of the covariance of these codes (1 under the prior; large where codes diverge)
 """
 
 from __future__ import annotations
