@@ -107,7 +107,6 @@ class Learner(Trainer[Info]):
         self.scan = Scan(model.names, model.alpha, self.form.scan, self.host)
         self._make_source(data, options, augment)
         self.batch = self.form.make_batch(model, batch_size, self.source, self.resources)
-        self.score = self.engine.fused(self._score)
         self.update = {n: self.engine.program(self._update, self.generator, n) for n in model.names}
 
     def _make_source(self, data: Data, options: CompletionOptions, augment: Augment | None) -> None:
@@ -150,7 +149,7 @@ class Learner(Trainer[Info]):
         with self.engine.precision():
             return transition(self.rounded.model, name, self.batch.state, self.batch.held(name), self.generator)
 
-    def _score(self, name: str, distribution: Distribution) -> tuple[Tensor, Tensor]:
+    def score(self, name: str, distribution: Distribution) -> tuple[Tensor, Tensor]:
         """The objective to descend, and the mean of -log p(x_i | x_-i) over the batch, to show."""
         targets, ignored = self.batch.targets(), self.batch.ignored(name)
         scores = distribution.scores(targets[name])
