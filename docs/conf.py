@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
+
+import paracond
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))  # for the extension `docstrings`, which lives here
@@ -36,7 +39,16 @@ nb_execution_mode = "off"  # tests/test_documentation.py runs the programs of th
 
 autosummary_generate = True
 autosummary_ignore_module_all = False  # `__all__` says what is public
-autosummary_imported_members = True
+autosummary_imported_members = False
+PUBLIC = {name: getattr(paracond, name) for name in paracond.__all__}
+ERRORS = [name for name, value in PUBLIC.items() if inspect.isclass(value) and issubclass(value, Exception)]
+autosummary_context = {  # what the page of `paracond` lists
+    "public": {
+        "Classes": [name for name, value in PUBLIC.items() if inspect.isclass(value) and name not in ERRORS],
+        "Functions": [name for name, value in PUBLIC.items() if inspect.isfunction(value)],
+        "Exceptions and warnings": ERRORS,
+    }
+}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True

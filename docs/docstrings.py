@@ -80,7 +80,7 @@ def as_rst(paragraph: str) -> str:
 
 
 def _process(app, what, name, obj, options, lines: list[str]) -> None:
-    content = as_markdown("\n".join(lines).strip("\n").split("\n"), parameters(obj))
+    content = "\n".join(as_markdown(lines, parameters(obj))).strip("\n").split("\n")
     end = content.index("") if "" in content else len(content)
     lines[:] = as_rst("\n".join(content[:end])).split("\n") + [""]
     if any(content[end:]):
