@@ -82,7 +82,7 @@ def as_rst(paragraph: str) -> str:
 def _process(app, what, name, obj, options, lines: list[str]) -> None:
     content = "\n".join(as_markdown(lines, parameters(obj))).strip("\n").split("\n")
     end = content.index("") if "" in content else len(content)
-    lines[:] = as_rst("\n".join(content[:end])).split("\n") + [""]
+    lines[:] = [*as_rst("\n".join(content[:end])).split("\n"), ""]
     if any(content[end:]):
         lines += [".. markdown::", "", *(f"   {line}" for line in content[end:]), ""]
 

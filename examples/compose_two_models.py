@@ -27,7 +27,7 @@ def learned(side):
     model = pc.JointModel(
         {name: pc.Conditional(f, pc.networks.mlp(variables, name, depth=1)) for name, f in variables.items()}
     )
-    return pc.Learner(model, pc.Data({"x": train["x"][:, side], "c": train["c"]}), learning_rate=2e-3).fit(800)
+    return pc.Learner(model, pc.Data({"x": train["x"][:, side], "c": train["c"]}), learning_rate=3e-3).fit(500)
 
 
 models = {"left": learned(left), "right": learned(~left)}

@@ -49,10 +49,10 @@ print(answer.diagnostics)
 certainty = answer.probabilities["c"].max(1).values
 figure, axes = plt.subplots(2, 8, figsize=(9, 3), layout="constrained", height_ratios=(2, 1))
 for column, row in zip(axes.T, certainty.argsort()[:8], strict=True):
-    column[0].imshow(test.state["x"][row].view(8, 8), cmap="gray_r")
+    column[0].imshow(test.state["x"][row].view(8, 8).numpy(), cmap="gray_r")
     column[0].set_title(f"{int(answer.decisions['c'][row])}", color="black" if right[row] else "red")
     column[0].axis("off")
-    column[1].bar(range(10), answer.probabilities["c"][row])
+    column[1].bar(range(10), answer.probabilities["c"][row].numpy())
     column[1].set(ylim=(0, 1), xticks=(0, 9), yticks=())
 figure.suptitle("least certain decisions (red: wrong) and their probabilities")
 plt.show()

@@ -46,7 +46,7 @@ shown |= {f"draw {k + 1}": means[:, k] for k in range(draws)}
 figure, axes = plt.subplots(len(shown), 10, figsize=(8, 5), layout="constrained")
 for line, (label, images) in zip(axes, shown.items(), strict=True):
     for place, image in zip(line, images, strict=True):
-        place.imshow(image.view(8, 8), cmap="gray_r", vmin=0, vmax=1)
+        place.imshow(image.view(8, 8).numpy(), cmap="gray_r", vmin=0, vmax=1)
         place.set(xticks=(), yticks=())
     line[0].set_ylabel(label, rotation=0, ha="right", va="center")
 plt.show()

@@ -61,7 +61,7 @@ figure, axes = plt.subplots(1, 4, figsize=(9, 2.6), layout="constrained", sharex
 for place, name in zip(axes, columns, strict=True):
     hidden = ~holes.mask[name]
     place.axline((0, 0), slope=1, color="grey", linewidth=0.8)
-    place.scatter(table[name][hidden], filled[name][hidden], s=12)
+    place.scatter(table[name][hidden].numpy(), filled[name][hidden].numpy(), s=12)
     place.set(title=name, xlabel="true")
 axes[0].set_ylabel("imputed")
 plt.show()

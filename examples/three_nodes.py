@@ -72,9 +72,9 @@ print(f"p(b = 1 | a = 1): chain {float(answer.probabilities['b']):.3f}, exact {f
 # The picture shows the eight probabilities.
 
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
-places = torch.arange(8)
-axes.bar(places - 0.2, truth, width=0.4, label="truth")
-axes.bar(places + 0.2, learned.flatten(), width=0.4, label="learned")
+places = torch.arange(8).numpy()
+axes.bar(places - 0.2, truth.numpy(), width=0.4, label="truth")
+axes.bar(places + 0.2, learned.flatten().numpy(), width=0.4, label="learned")
 axes.set_xticks(places, ["".join(str(int(v)) for v in state) for state in states])
 axes.set_xlabel("state (a, b, c)")
 axes.set_ylabel("probability")
