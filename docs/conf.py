@@ -10,7 +10,7 @@ from pathlib import Path
 import paracond
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS))  # for the extension `docstrings`, which lives here
+sys.path.insert(0, str(DOCS))  # for the extensions `docstrings` and `mathml`, which live here
 
 project = "paracond"
 author = "the paracond authors"
@@ -20,11 +20,11 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "docstrings",
+    "mathml",
 ]
 templates_path = ["_templates"]
 exclude_patterns = ["gallery/README.txt", "gallery/*.ipynb", "gallery/*.py", "gallery/*.py.md5"]
@@ -75,6 +75,7 @@ sphinx_gallery_conf = {
 
 html_theme = "furo"
 html_title = "paracond"
+html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False

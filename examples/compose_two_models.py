@@ -25,9 +25,14 @@ variables = {"x": pc.Real(32, scale="coordinate"), "c": pc.Categorical(10)}
 def learned(side):
     torch.manual_seed(0)
     model = pc.JointModel(
-        {name: pc.Conditional(f, pc.networks.mlp(variables, name, depth=1)) for name, f in variables.items()}
+        {
+            name: pc.Conditional(f, pc.networks.mlp(variables, name, depth=1))
+            for name, f in variables.items()
+        }
     )
-    return pc.Learner(model, pc.Data({"x": train["x"][:, side], "c": train["c"]}), learning_rate=3e-3).fit(500)
+    return pc.Learner(
+        model, pc.Data({"x": train["x"][:, side], "c": train["c"]}), learning_rate=3e-3
+    ).fit(500)
 
 
 models = {"left": learned(left), "right": learned(~left)}
@@ -72,8 +77,13 @@ def accuracy(answer, name):
     return float((answer.decisions[name] == test["c"]).float().mean())
 
 
-found = {side: accuracy(pc.query(models[side], {"x": halves[side]}, ["c"]), "c") for side in models}
-answer = pc.query(joint, {f"{side}.x": half for side, half in halves.items()}, ["class"])
+found = {
+    side: accuracy(pc.query(models[side], {"x": halves[side]}, ["c"]), "c")
+    for side in models
+}
+answer = pc.query(
+    joint, {f"{side}.x": half for side, half in halves.items()}, ["class"]
+)
 found["both"] = accuracy(answer, "class")
 print({side: round(share, 3) for side, share in found.items()})
 

@@ -26,9 +26,16 @@ print(f"{len(data)} training images, {int(data.mask['c'].sum())} of them with a 
 # The image ``x`` has 64 pixels, ``c`` is its class, and the code ``z`` is never observed.
 
 torch.manual_seed(0)
-variables = {"x": pc.Real(64, scale="coordinate"), "c": pc.Categorical(10), "z": pc.Binary(32)}
+variables = {
+    "x": pc.Real(64, scale="coordinate"),
+    "c": pc.Categorical(10),
+    "z": pc.Binary(32),
+}
 model = pc.JointModel(
-    {name: pc.Conditional(family, pc.networks.mlp(variables, name, depth=1)) for name, family in variables.items()}
+    {
+        name: pc.Conditional(family, pc.networks.mlp(variables, name, depth=1))
+        for name, family in variables.items()
+    }
 )
 model = pc.Learner(model, data, learning_rate=5e-3).fit(1000)
 
@@ -47,10 +54,14 @@ print(answer.diagnostics)
 # These are the eight test images about which the model is least certain.
 
 certainty = answer.probabilities["c"].max(1).values
-figure, axes = plt.subplots(2, 8, figsize=(9, 3), layout="constrained", height_ratios=(2, 1))
+figure, axes = plt.subplots(
+    2, 8, figsize=(9, 3), layout="constrained", height_ratios=(2, 1)
+)
 for column, row in zip(axes.T, certainty.argsort()[:8], strict=True):
     column[0].imshow(test.state["x"][row].view(8, 8).numpy(), cmap="gray_r")
-    column[0].set_title(f"{int(answer.decisions['c'][row])}", color="black" if right[row] else "red")
+    column[0].set_title(
+        f"{int(answer.decisions['c'][row])}", color="black" if right[row] else "red"
+    )
     column[0].axis("off")
     column[1].bar(range(10), answer.probabilities["c"][row].numpy())
     column[1].set(ylim=(0, 1), xticks=(0, 9), yticks=())

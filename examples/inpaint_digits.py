@@ -15,9 +15,16 @@ import torch
 import paracond as pc
 
 torch.manual_seed(0)
-variables = {"x": pc.Real(64, scale="coordinate"), "c": pc.Categorical(10), "z": pc.Binary(32)}
+variables = {
+    "x": pc.Real(64, scale="coordinate"),
+    "c": pc.Categorical(10),
+    "z": pc.Binary(32),
+}
 model = pc.JointModel(
-    {name: pc.Conditional(family, pc.networks.mlp(variables, name, depth=1)) for name, family in variables.items()}
+    {
+        name: pc.Conditional(family, pc.networks.mlp(variables, name, depth=1))
+        for name, family in variables.items()
+    }
 )
 model = pc.Learner(model, pc.datasets.digits(), learning_rate=5e-3).fit(1500)
 
@@ -40,7 +47,9 @@ print("drawn classes", classes.mode(1).values.tolist())
 # A draw has noise of its own in every pixel. The mean of p(x | c, z) at the last class and code has none.
 # Where the top half leaves a choice, the four completions differ.
 
-means = torch.where(top, given["x"].value, model("x", state).mean.detach()).view(10, draws, 64)
+means = torch.where(top, given["x"].value, model("x", state).mean.detach()).view(
+    10, draws, 64
+)
 shown = {"image": digits, "seen": torch.where(top, digits, torch.nan)}
 shown |= {f"draw {k + 1}": means[:, k] for k in range(draws)}
 figure, axes = plt.subplots(len(shown), 10, figsize=(8, 5), layout="constrained")

@@ -39,7 +39,12 @@ data = pc.Data(
 torch.manual_seed(0)
 variables = {name: pc.Binary() for name in names}
 model = pc.JointModel(
-    {name: pc.Conditional(variables[name], pc.networks.mlp(variables, name, hidden=8, depth=1)) for name in names}
+    {
+        name: pc.Conditional(
+            variables[name], pc.networks.mlp(variables, name, hidden=8, depth=1)
+        )
+        for name in names
+    }
 )
 learner = pc.Learner(
     model,
@@ -57,7 +62,9 @@ model = learner.fit(2000)
 oracle = pc.exact.enumerate_model(model)
 learned = oracle.limiting()
 print(f"KL(learned || truth) = {pc.exact.kl(learned.flatten(), truth):.4f} nats")
-print(f"the conditionals disagree by at most {pc.exact.consistency_gap(oracle.kernel):.3f}")
+print(
+    f"the conditionals disagree by at most {pc.exact.consistency_gap(oracle.kernel):.3f}"
+)
 
 # %%
 # A question
@@ -66,7 +73,9 @@ print(f"the conditionals disagree by at most {pc.exact.consistency_gap(oracle.ke
 
 answer = pc.query(model, given={"a": torch.ones(1)}, want=["b"])
 posterior = oracle.marginal(oracle.posterior({"a": torch.tensor(1.0)}), "b")
-print(f"p(b = 1 | a = 1): chain {float(answer.probabilities['b']):.3f}, exact {float(posterior[1]):.3f}")
+print(
+    f"p(b = 1 | a = 1): chain {float(answer.probabilities['b']):.3f}, exact {float(posterior[1]):.3f}"
+)
 
 # %%
 # The picture shows the eight probabilities.
