@@ -8,6 +8,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 
 import paracond
+from paracond.runtime import progress
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))  # for the extensions `docstrings` and `mathml`, which live here
@@ -58,6 +59,7 @@ add_module_names = False
 
 # --- the gallery --------------------------------------------------------------------------------------------------
 
+progress.quiet = True  # the output of a script has no lines about its progress
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
