@@ -7,11 +7,15 @@ import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
+import torch
+
 import paracond
 from paracond.runtime import progress
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS))  # for the extensions `docstrings` and `mathml`, which live here
+sys.path.insert(
+    0, str(DOCS)
+)  # for the extensions `docstrings` and `mathml`, which live here
 
 project = "paracond"
 author = "the paracond authors"
@@ -28,7 +32,12 @@ extensions = [
     "mathml",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["gallery/README.txt", "gallery/*.ipynb", "gallery/*.py", "gallery/*.py.md5"]
+exclude_patterns = [
+    "gallery/README.txt",
+    "gallery/*.ipynb",
+    "gallery/*.py",
+    "gallery/*.py.md5",
+]
 
 # --- pages in Markdown --------------------------------------------------------------------------------------------
 
@@ -42,11 +51,21 @@ autosummary_generate = True
 autosummary_ignore_module_all = False  # `__all__` says what is public
 autosummary_imported_members = False
 PUBLIC = {name: getattr(paracond, name) for name in paracond.__all__}
-ERRORS = [name for name, value in PUBLIC.items() if inspect.isclass(value) and issubclass(value, Exception)]
+ERRORS = [
+    name
+    for name, value in PUBLIC.items()
+    if inspect.isclass(value) and issubclass(value, Exception)
+]
 autosummary_context = {  # what the page of `paracond` lists
     "public": {
-        "Classes": [name for name, value in PUBLIC.items() if inspect.isclass(value) and name not in ERRORS],
-        "Functions": [name for name, value in PUBLIC.items() if inspect.isfunction(value)],
+        "Classes": [
+            name
+            for name, value in PUBLIC.items()
+            if inspect.isclass(value) and name not in ERRORS
+        ],
+        "Functions": [
+            name for name, value in PUBLIC.items() if inspect.isfunction(value)
+        ],
         "Exceptions and warnings": ERRORS,
     }
 }
@@ -59,6 +78,9 @@ add_module_names = False
 
 # --- the gallery --------------------------------------------------------------------------------------------------
 
+torch.set_num_threads(
+    1
+)  # the networks are small: on busy cores, threads only wait for each other
 progress.quiet = True  # the output of a script has no lines about its progress
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",

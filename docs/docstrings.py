@@ -16,7 +16,16 @@ from docutils.utils import new_document
 from myst_parser.parsers.sphinx_ import MystParser
 from sphinx.util.docutils import SphinxDirective
 
-SECTIONS = ("args", "arguments", "main arguments", "other arguments", "parameters", "returns", "raises", "attributes")
+SECTIONS = (
+    "args",
+    "arguments",
+    "main arguments",
+    "other arguments",
+    "parameters",
+    "returns",
+    "raises",
+    "attributes",
+)
 ARGUMENT = re.compile(r"^\s*(?:[-*] )?[`*]{0,2}(\w+)[`*]{0,2}(?:: | -- | - )(.*)$")
 HEADING = re.compile(rf"^\s*({'|'.join(SECTIONS)}):\s*$", re.IGNORECASE)
 
@@ -27,9 +36,15 @@ class Markdown(SphinxDirective):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        document = new_document(self.env.doc2path(self.env.docname), self.state.document.settings)
+        document = new_document(
+            self.env.doc2path(self.env.docname), self.state.document.settings
+        )
         MystParser().parse("\n".join(self.content), document)
-        return [node for node in document.children if not isinstance(node, nodes.system_message)]
+        return [
+            node
+            for node in document.children
+            if not isinstance(node, nodes.system_message)
+        ]
 
 
 def parameters(obj: object) -> set[str]:

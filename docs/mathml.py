@@ -12,7 +12,9 @@ def _inline(self, node) -> None:
 
 
 def _block(self, node) -> None:
-    self.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>\n')
+    self.body.append(
+        f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>\n'
+    )
     raise nodes.SkipNode
 
 
