@@ -44,7 +44,7 @@ model = pc.JointModel(
 options = pc.CompletionOptions(steps=4)
 model = pc.Learner(
     model, holes, batch_size=150, completion=options, learning_rate=5e-3
-).fit(1500)
+).fit(1000)
 
 # %%
 # Impute

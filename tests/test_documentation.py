@@ -5,6 +5,7 @@ The blocks of one page run in order in one namespace. Pages that take minutes ru
 
 import re
 import runpy
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -44,14 +45,18 @@ def blocks(page: Path) -> list[str]:
 
 
 def shorten(monkeypatch) -> None:
-    """At most three updates and two sweeps."""
-    fit, query = pc.Learner.fit, pc.query
-    monkeypatch.setattr(
-        pc.Learner, "fit", lambda self, steps, *rest, **options: fit(self, min(steps, 3), *rest, **options)
-    )
-    monkeypatch.setattr(
-        pc, "query", lambda *args, **options: query(*args, **{**options, "stop": pc.Sweeps(2, warmup=2)})
-    )
+    """Three updates, two sweeps, eight chains."""
+    fit, query, consistency = pc.Learner.fit, pc.query, pc.diagnostics.consistency
+
+    def short_fit(self, steps, *rest, **options):
+        return fit(self, min(steps, 3), *rest, **options)
+
+    def short_query(*args, **options):
+        return query(*args, **{**options, "stop": pc.Sweeps(2, warmup=2)})
+
+    monkeypatch.setattr(pc.Learner, "fit", short_fit)
+    monkeypatch.setattr(pc, "query", short_query)
+    monkeypatch.setattr(pc.diagnostics, "consistency", partial(consistency, chains=8, warmup=2, steps=2))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
