@@ -1,15 +1,10 @@
-"""The experiments and the command line, in their quick versions; the README's program."""
+"""The experiments and the command line, in their quick versions."""
 
 import itertools
 import json
 import math
-import os
 import re
-import subprocess
-import sys
-import warnings
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -197,7 +192,7 @@ def test_the_demo_shifts_by_less_than_it_is_told():
     assert 0.5 < float(moved.abs().max()) <= 0.7 + 1e-5
 
 
-# --- the README -------------------------------------------------------------------------------------------------
+# --- the command line -------------------------------------------------------------------------------------------
 
 
 COMMANDS = (["reproduce", "ising", "--quick"], ["train", "mnist"], ["sample", "nowhere"], ["demo", "--quick"])
@@ -221,30 +216,6 @@ def test_a_table_has_a_file_and_a_folder_around_it(tmp_path):
         cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken" / "a.csv")])
     with pytest.raises(SystemExit, match="nowhere"):  # a table that is there already is written again
         cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken")])
-
-
-def test_the_program_in_the_readme_runs(tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = [line for line in program.splitlines() if line.strip() and not line.strip().startswith("#")]
-    assert len(lines) <= 15
-    path = tmp_path / "program.py"
-    path.write_text(program)
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # beside other tests, two threads would wait for each other
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=alone)
-    assert done.returncode == 0, done.stderr
-    assert float(re.search(r"accuracy ([0-9.]+)", done.stdout)[1]) > 0.9
-
-
-def test_the_program_in_the_guide_runs(monkeypatch, capsys):
-    """In short: one length, a few updates."""
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "chain-length.md").read_text(), re.DOTALL)
-    shorter = program.replace("4000", "3").replace("(1, 2, 4, 8, 16, 32)", "(2,)")
-    assert shorter.count("3") >= 2 and "(2,)" in shorter
-    monkeypatch.setattr(pc, "query", partial(pc.query, stop=pc.Sweeps(2)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pc.NotMixedWarning)
-        exec(shorter, {})
-    assert re.findall(r"n = (.*?): accuracy 0\.\d+ <consistency gap", capsys.readouterr().out) == ["2", "2 to 16"]
 
 
 def test_the_rate_of_a_decay_is_read_off():
