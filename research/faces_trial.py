@@ -3,7 +3,7 @@
 Use it to choose a design before the experiment runs in full. It does not use test faces. Each design is the preset
 `best` with some changes:
 
-    python research/faces_trial.py --out runs/trial --designs base '{}' without '{"restarts": []}'
+    python research/faces_trial.py --out runs/trial --designs base '{}' without '{"init_rows": []}'
 
 The script prints one line of JSON per design, appends it to OUT/trials.jsonl and writes pictures next to it. It skips a
 trial that would end after `--seconds`. `--keep` saves the models in OUT/NAME.
@@ -79,7 +79,7 @@ def main(config: Config) -> None:
         with (config.out / "trials.jsonl").open("a") as file:
             file.write(line + "\n")
         if config.keep:
-            model.save(config.out / name / "model", dtype=torch.bfloat16, at_most=15 * 2**20)
+            model.save(config.out / name / "model", dtype=torch.bfloat16, max_bytes=15 * 2**20)
 
 
 def pairs(designs: tuple[str, ...]) -> Iterator[tuple[str, dict]]:
@@ -129,7 +129,7 @@ def read(aside: Session, model: pc.JointModel, folder: Path) -> dict:
 def codes(model: pc.JointModel, images: torch.Tensor) -> dict:
     """How noisy images are given the rest, and bits of y given the rest."""
     state = pc.sample(model, {"x": images.to(model.device)}, sweeps=3)
-    with model.asked():
+    with model.eval_mode():
         x, y = (model(name, {key: state[key] for key in model.reads(name)}) for name in ("x", "y"))
     p = y.mean.double().clamp(1e-6, 1 - 1e-6)
     entropy = -(p * p.log2() + (1 - p) * (1 - p).log2()).flatten(1).sum(1).mean()
@@ -151,11 +151,11 @@ def drawn(session: Session, model: pc.JointModel) -> dict:
     if session.fid is None:
         return {}
     coded = pc.sample(model, {"x": session.train.state["x"][:SEVERAL].to(session.device)}, sweeps=3, chunk=1000)
-    begin = {name: value for name, value in coded.items() if name != "c"}
-    moved = pc.sample(model, {"c": coded["c"]}, sweeps=100, start=begin, chunk=1000)
+    init = {name: value for name, value in coded.items() if name != "c"}
+    moved = pc.sample(model, {"c": coded["c"]}, sweeps=100, init=init, chunk=1000)
     found = {"fid_reconstruction": tasks.shown(model, coded), "fid_data_100": tasks.shown(model, moved)}
     for sweeps in (30, 100):
-        found[f"fid_start_{sweeps}"] = tasks.portraits(model, session.attributes(SEVERAL), sweeps)
+        found[f"fid_init_{sweeps}"] = tasks.portraits(model, session.attributes(SEVERAL), sweeps)
     return {name: session.fid.score(images).value for name, images in found.items()}
 
 

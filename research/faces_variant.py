@@ -7,7 +7,7 @@ commands may share it:
 
 Each command saves its measures as a part of the run in OUT. `paracond reproduce faces --out OUT --model MODEL --resume`
 uses that part if model and settings agree. The experiment trains a design that occurs in several pairs once, under its
-first name: "base" is also "labels" and "beside".
+first name: "base" is also "labels" and "parallel".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Config:
     """One training of a side of a pair, or of the preset `paper`."""
 
     side: tyro.conf.Positional[str]
-    """base, complete, masks, labels, warm, warm_all, cold, beside, before, or paper"""
+    """base, complete, masks, labels, warm, warm_all, cold, parallel, in_turn, or paper"""
     updates: int = 30_000
     seed: int = 0
     model: Path = Path("models/faces")

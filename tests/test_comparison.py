@@ -563,7 +563,7 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     asked = []
 
     def limiting(model, c, seed, sweeps, init=None):
-        asked.append((c, sweeps, start))
+        asked.append((c, sweeps, init))
         return {**drawn, "c": c, "x": drawn["x"] + len(asked)}
 
     design = session.design
@@ -601,7 +601,7 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
 
 
 def test_trials_of_designs_are_measured_once(folder, unverified, tmp_path, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "research"))
     import compare_trial
 
     trials = ("flat", "vae", '{"bits": 6, "updates": 4}', "again", "ours", '{"updates": 4}')

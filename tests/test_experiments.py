@@ -1,12 +1,9 @@
-"""The experiments and the command line, in their quick versions; the README's program."""
+"""The experiments and the command line, in their quick versions."""
 
 import itertools
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -221,18 +218,6 @@ def test_a_table_has_a_file_and_a_folder_around_it(tmp_path):
         cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken" / "a.csv")])
     with pytest.raises(SystemExit, match="nowhere"):  # a table that is there already is written again
         cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken")])
-
-
-def test_the_program_in_the_readme_runs(tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = [line for line in program.splitlines() if line.strip() and not line.strip().startswith("#")]
-    assert len(lines) <= 15
-    path = tmp_path / "program.py"
-    path.write_text(program)
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # beside other tests, two threads would wait for each other
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=alone)
-    assert done.returncode == 0, done.stderr
-    assert float(re.search(r"accuracy ([0-9.]+)", done.stdout)[1]) > 0.9
 
 
 def test_the_program_in_the_guide_runs(monkeypatch, capsys):

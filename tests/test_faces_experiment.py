@@ -22,7 +22,7 @@ from paracond.experiments.faces.session import few, set_apart
 NAMES = {
     *("training_minutes", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr"),
     *("inpainting_psnr_gain", "demixing_psnr_gain", "union_gain_f1", "union_gain_accuracy"),
-    *("masks_gain_f1", "warm_gain_f1", "warm_all_gain_f1", "beside_gain_accuracy"),
+    *("masks_gain_f1", "warm_gain_f1", "warm_all_gain_f1", "parallel_gain_accuracy"),
 }
 
 
@@ -128,7 +128,7 @@ def test_what_is_missing_is_completed(design, folder):
         assert bool(source.observed[name].all()) == (name == "x")
     assert set(learner.completion.missing) == {"s", "c", "y", "z"}
     started = [start is not None for start in (learner.model.conditional(n).init for n in "xscyz")]
-    assert started == [bool(design.start), False, bool(design.start), False, False]
+    assert started == [bool(design.init), False, bool(design.init), False, False]
     assert sum(learner.updates.values()) == 6
     start = finished(small(design), learner.averaged, data, 0).conditional("x").init
     assert (start is None) if design is PAPER else (start.waves.band == small(design).finer[1])
@@ -137,7 +137,7 @@ def test_what_is_missing_is_completed(design, folder):
 def test_caches_do_not_fit_moved_faces(folder):
     data = pc.datasets.faces(folder=folder, segmentation="labels")
     for moving in ({"mirrored": False}, {"shifts": 0}):
-        with pytest.raises(pc.InputError, match="does not fit it once it is moved"):
+        with pytest.raises(pc.InputError, match="do not fit it once it moves"):
             make_learner(replace(small(BEST), warm=("y",), **moving), data, pc.Engine("cpu"), 0)
     still = replace(small(BEST), warm=("s", "c", "y"), mirrored=False, shifts=0)
     learner = make_learner(still, data, pc.Engine("cpu"), 0)
@@ -151,7 +151,7 @@ def test_two_steps_forget_where_completion_began(folder, sparse, steps, same):
     """Where no face lacks both s and c and groups read little: caches then change nothing, not a digit."""
     data = pc.datasets.faces(folder=folder, segmentation="labels")
     assert bool((data.mask["s"].flatten(1).all(1) | data.mask["c"].all(1)).all())
-    still = {"mirrored": False, "shifts": 0, "jitter": 0, "restarts": (), "sparse": sparse, "completion_steps": steps}
+    still = {"mirrored": False, "shifts": 0, "jitter": 0, "init_rows": (), "sparse": sparse, "completion_steps": steps}
     weights = []
     for warm in ((), ("s", "c", "y", "z")):
         learner = make_learner(replace(small(BEST), warm=warm, **still), data, pc.Engine("cpu"), 0)
@@ -173,14 +173,14 @@ def test_segmentations_are_stored_as_a_design_has_them(folder):
 
 def test_an_unknown_variant_is_refused(folder, tmp_path):
     with pytest.raises(
-        SystemExit, match="no variant is called 'magic'; there are union, masks, warm, warm_all, beside"
+        SystemExit, match="no variant is called 'magic'; there are union, masks, warm, warm_all, parallel"
     ):
         cli.main(["reproduce", "faces", "--variants", "magic", "--data", str(folder), "--out", str(tmp_path)])
 
 
 def test_a_training_by_itself_is_one_of_the_recipe(folder, tmp_path, capsys, monkeypatch):
     """What the script has learned the recipe does not learn again."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "research"))
     import faces_variant
 
     monkeypatch.setattr(faces, "DIRECTIONS", ())

@@ -75,22 +75,6 @@ def test_what_a_network_reads_is_all_it_reads():
     assert blind({"x": state["x"]}).logits.shape == (3, 3)
 
 
-def test_noise_that_depends_on_a_level():
-    """The decoder's log-scales are one number per level, the same for all pixels and whatever else is known."""
-    design = images.Design(latents=4, noise=(0.1, 0.4), width=4, width_class=4)
-    model = images.make_model(design, binary=False)
-    state = {**pc.initializers.initial_state(model, 3, model.generator(0)), "t": torch.tensor([0, 1, 2])}
-    scales = model("x", state).variance.sqrt()
-    assert bool((scales.flatten(1) == scales.flatten(1)[:, :1]).all())
-    # Each starts at the family's initial scale together with the noise of its level.
-    start = torch.tensor([0.03, (0.03**2 + 0.1**2) ** 0.5, (0.03**2 + 0.4**2) ** 0.5])
-    torch.testing.assert_close(scales[:, 0, 0, 0].detach(), start)
-    with torch.no_grad():
-        model.conditional("x").network.log_scales.copy_(torch.tensor([0.0, 0.1, 0.2]))
-    scales = model("x", state).variance.sqrt()[:, 0, 0, 0].detach()
-    assert scales[0] == pytest.approx(0.03) and bool((scales.diff() > 0.005).all())
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_in_bfloat16_and_loaded_as_float32(kind, tmp_path):
     model = make(kind=kind)
@@ -185,17 +169,20 @@ def test_a_learner_learns_for_every_condition():
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda m: m("t", m.start(2, m.generator(0))), "'t' is a condition: it is given"),
+        (
+            lambda m: m("t", pc.initializers.initial_state(m, 2, m.generator(0))),
+            "'t' is a context group: it is always given",
+        ),
         (lambda m: m.validate({"t": torch.tensor([3])}), "'t' has classes 0 to 2, found 3"),
         (
             lambda m: m.validate({"t": torch.tensor([1])}, {"t": torch.tensor([False])}),
-            "'t' is a condition: it must be observed everywhere",
+            "'t' is a context group: it must be observed everywhere",
         ),
         (
             lambda m: pc.JointModel({"a": m.conditional("a")}, context={"a": pc.Context(pc.Binary(1))}),
-            "'a' is both a condition and a group",
+            "'a' is both a context group and a group",
         ),
-        (lambda m: pc.Context(pc.Categorical(3), 7), "'the default of a condition' has classes 0 to 2, found 7"),
+        (lambda m: pc.Context(pc.Categorical(3), 7), "'the default of a context group' has classes 0 to 2, found 7"),
     ],
 )
 def test_bad_use_of_conditions_is_refused(call, message):
@@ -204,21 +191,6 @@ def test_bad_use_of_conditions_is_refused(call, message):
 
 
 # --- augmentation -----------------------------------------------------------------------------------------------
-
-
-def test_noise_levels_have_their_law_and_level_zero_is_untouched():
-    rows = 40_000
-    generator = torch.Generator().manual_seed(0)
-    for family, value in ((pc.Real(3), torch.rand(rows, 3)), (pc.Binary(3), (torch.rand(rows, 3) < 0.3).float())):
-        noise = augment.NoiseLevels("x", family, (0.1, 0.3), clean=0.4)
-        state = noise({"x": value, "c": torch.zeros(rows)}, generator)
-        assert_fits(torch.bincount(state["t"], minlength=3), torch.tensor([0.4, 0.3, 0.3], dtype=torch.float64))
-        gap = state["x"] - value
-        assert bool((gap[state["t"] == 0] == 0).all())
-        for k, scale in enumerate((0.1, 0.3)):
-            part = gap[state["t"] == k + 1].double().flatten()
-            # Real: variance scale^2; Binary: a share `scale` of coordinates flipped, so the mean square is scale.
-            assert_mean(part.square(), scale**2 if isinstance(family, pc.Real) else scale)
 
 
 def test_shifts_are_those_of_a_roll_with_empty_borders():
@@ -280,13 +252,6 @@ def test_a_binary_start_draws_zeros_and_ones():
     deviation = (start.directions[0].square() + 0.09).sqrt().detach()
     ones = torch.special.ndtr(0.5 / deviation).double()  # mean 1: over one half
     assert_mean(drawn[1::2].double().flatten(1) - ones, 0.0)
-
-
-def test_bad_noise_is_refused():
-    with pytest.raises(pc.InputError, match="noise is for Real and Binary groups"):
-        augment.NoiseLevels("c", pc.Categorical(3), (0.1,))
-    with pytest.raises(pc.InputError, match="noise needs positive scales"):
-        augment.NoiseLevels("x", pc.Real(3), (0.1, -0.1))
 
 
 # --- answers without a chain ------------------------------------------------------------------------------------
@@ -361,7 +326,7 @@ def test_a_loaded_model_is_for_inference(tmp_path):
 def test_moved_images_must_be_observed_whole():
     data = pc.Data({"x": torch.zeros(4, 1, 12, 10)}, {"x": torch.rand(4, 1, 12, 10) < 0.5})
     with pytest.raises(pc.InputError, match="'x' is moved by an augmentation, but some rows are observed only in part"):
-        pc.Learner(make(), data, augment=augment.in_turn([augment.Shifts("x")]))
+        pc.Learner(make(), data, augment=augment.Shifts("x"))
 
 
 def test_a_sample_starts_where_it_is_told():
@@ -565,9 +530,9 @@ def test_levers_are_tried_one_at_a_time(folder, monkeypatch, capsys):
     monkeypatch.setitem(levers.EXPERIMENTS, "fashion", fashion.EXPERIMENT)
     out = folder / "levers"
     options = ["--data", str(folder), "--out", str(out), "--device", "cpu", "--quick"]
-    cli.main(["reproduce", "levers", *options, "--only", "base", "noise_levels"])
+    cli.main(["reproduce", "levers", *options, "--only", "base", "shifts"])
     names = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
-    assert {"base_accuracy", "noise_levels_accuracy", "base_bits", "noise_levels_active"} <= names
+    assert {"base_accuracy", "shifts_accuracy", "base_bits", "shifts_active"} <= names
     with pytest.raises(SystemExit, match="no lever is called 'magic'; there are base"):
         cli.main(["reproduce", "levers", *options, "--only", "magic"])
     with pytest.raises(SystemExit, match="--updates must be a whole number, at least 1, found 0"):

@@ -23,8 +23,6 @@ from paracond.experiments.images.presets import EXPERIMENTS
 
 CHANGES: dict[str, dict] = {
     "base": {},
-    "noise_levels": {"noise": (0.1, 0.2, 0.4, 0.8)},
-    "two_noise_levels": {"noise": (0.2, 0.8), "clean": 0.75},
     "flat_64": {"latents": 64, "maps": 0},
     "flat_256": {"latents": 256, "maps": 0},
     "maps_4": {"latents": 0, "maps": 4},
