@@ -85,7 +85,7 @@ def test_what_is_seen_stays_and_all_is_read_from_one_chain(kind):
 
 def test_many_faces_are_asked_about_in_parts(monkeypatch):
     images = pictures(3)
-    monkeypatch.setitem(tasks.AT_ONCE, "cpu", 2)
+    monkeypatch.setitem(tasks.MAX_ROWS, "cpu", 2)
     parts = tasks.segment(tiny(), images, sweeps=1, chains=1)
     assert parts.masks.shape[0] == 3
     alone = tasks.segment(tiny(), images[2:], sweeps=1, chains=1, seed=1)

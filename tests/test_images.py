@@ -1,4 +1,4 @@
-"""Image networks, conditions, augmentation, and the recipes that are made of them, on tiny shapes."""
+"""Image networks, conditions, augmentation, and the experiments that use them, on tiny shapes."""
 
 import gzip
 import json
@@ -17,7 +17,11 @@ from matplotlib import image
 import paracond as pc
 from paracond import exact
 from paracond.cli import main as cli
+from paracond.experiments.common import milestones as milestones_module
 from paracond.experiments.common import timing
+from paracond.experiments.common.images import shown
+from paracond.experiments.common.learning import balanced
+from paracond.experiments.common.milestones import Milestones
 from paracond.experiments.images import experiment as images_experiment
 from paracond.experiments.images import fashion, levers, mnist
 from paracond.experiments.images import model as images
@@ -340,7 +344,7 @@ def test_a_sample_starts_where_it_is_told():
     assert all(torch.equal(one[n], two[n]) for n in one) and len(one["x"]) == 10
 
 
-# --- recipes ----------------------------------------------------------------------------------------------------
+# --- experiments ----------------------------------------------------------------------------------------------------
 
 
 def write_idx(path, array):
@@ -372,7 +376,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["mnist", "fashion"])
 @pytest.mark.parametrize("preset", ["best", "paper"])
-def test_the_recipes_run_in_small(name, preset, folder, capsys):
+def test_the_experiments_run_in_small(name, preset, folder, capsys):
     out = folder / "out"
     options = ["--data", str(folder), "--out", str(out), "--device", "cpu", "--preset", preset]
     cli.main(["reproduce", name, "--quick", *options])
@@ -435,7 +439,7 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
     assert "continue with --resume" in capsys.readouterr().out and not (out / "results.json").exists()
     cli.main(["reproduce", name, *options, "--resume"])
     results = json.loads((out / "results.json").read_text())
-    assert [point["updates"] for point in results["milestones"]] == [30]
+    assert [point["updates"] for point in results["milestones"]][-1:] == [30]  # a busy machine has more
     metrics = {m["name"]: m for m in results["metrics"]}
     assert {
         "fid",
@@ -469,7 +473,7 @@ class Clock:
 def test_milestones_count_training_alone_and_are_kept(tmp_path, monkeypatch):
     """Measuring stops the clock; what was found survives a crash and a resumed run; passed milestones are skipped."""
     clock = Clock()
-    monkeypatch.setattr(images.time, "perf_counter", clock.perf_counter)
+    monkeypatch.setattr(milestones_module.time, "perf_counter", clock.perf_counter)
     engine = types.SimpleNamespace(synchronise=lambda: None)
     learner = types.SimpleNamespace(step_count=0, averaged=None, engine=engine, losses={"x": torch.tensor(0.25)})
 
@@ -484,17 +488,15 @@ def test_milestones_count_training_alone_and_are_kept(tmp_path, monkeypatch):
             milestones(learner)
 
     path = tmp_path / "milestones.json"
-    milestones = images.Milestones(measure, path, seconds=(10, 20, 30, 50, 80))
-    milestones.start(resume=False)
+    milestones = Milestones(measure, path, seconds=(10, 20, 30, 50, 80))
     clock.now += 25  # a slow first update
     run(milestones, 7)
-    assert all(each["loss_x"] == 0.25 for each in milestones.found)
-    assert [point["seconds"] for point in milestones.found] == [26, 30]
-    again = images.Milestones(measure, path, seconds=milestones.seconds)  # after a crash
-    again.start(resume=True)
-    assert again.found == milestones.found and again.trained == 30
+    assert all(each["loss_x"] == 0.25 for each in milestones.points)
+    assert [point["seconds"] for point in milestones.points] == [26, 30]
+    again = Milestones(measure, path, seconds=milestones.seconds, resume=True)  # after a crash
+    assert again.points == milestones.points and again.trained == 30
     run(again, 21)
-    assert [point["seconds"] for point in again.found] == [26, 30, 50]
+    assert [point["seconds"] for point in again.points] == [26, 30, 50]
     run(again, 5)
     again.pause(learner)
     assert json.loads(path.read_text())["trained"] == again.trained == 56
@@ -516,11 +518,11 @@ def test_the_hidden_half_is_what_is_measured():
 
 
 def test_the_paper_is_passed_when_both_numbers_are():
-    session = types.SimpleNamespace(experiment=mnist.EXPERIMENT)
+    session = types.SimpleNamespace(paper=mnist.EXPERIMENT.paper)
 
     def minutes(*points):
         found = [{"seconds": 60.0 * k, "fid": fid, "accuracy": right} for k, (fid, right) in enumerate(points)]
-        return images_experiment.minutes_to_paper(session, types.SimpleNamespace(found=found))
+        return images_experiment.minutes_to_paper(session, types.SimpleNamespace(points=found))
 
     assert minutes((9.0, 0.999), (5.0, 0.98), (5.87, 0.9904), (1.0, 1.0)) == 2.0
     assert minutes((9.0, 0.999), (5.0, 0.98)) == float("inf")
@@ -577,7 +579,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:  # Ctrl-C while the checkpoint is read
-        patch.setattr(images.checkpoints, "restore", interrupted)
+        patch.setattr(milestones_module.checkpoints, "restore", interrupted)
         with pytest.raises(SystemExit, match="interrupted"):
             cli.main([*train, "--resume"])
     assert all(torch.equal(value, learned[name]) for name, value in pc.JointModel.load(model).state_dict().items())
@@ -680,10 +682,10 @@ def test_work_is_counted():
 def test_labelled_examples_are_repeated():
     data = pc.Data({"x": torch.zeros(1000, 2), "c": torch.arange(1000) % 10})
     few = pc.datasets.keep_labels(data, 20, 0)
-    more = images.balanced(few, 0.25)
+    more = balanced(few, 0.25)
     assert float(more.mask["c"].float().mean()) == pytest.approx(0.25, abs=0.01)
     assert set(more.state["c"][more.mask["c"]].tolist()) == set(range(10))
-    assert images.balanced(data, 0.25) is data
+    assert balanced(data, 0.25) is data
 
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -702,7 +704,7 @@ def test_the_models_of_the_repository_can_be_asked(name, shape, capsys, tmp_path
     drawn = {key: torch.as_tensor(value) for key, value in np.load(tmp_path / "samples.npz").items()}
     assert drawn["x"].shape == (20, *shape) and drawn["c"].tolist() == classes
     model = pc.JointModel.load(folder)
-    again = pc.query(model, {"x": images.shown(model, drawn)}, ["c"])  # one pass: p(c | x) reads the image alone
+    again = pc.query(model, {"x": shown(model, drawn)}, ["c"])  # one pass: p(c | x) reads the image alone
     assert sum(again.decisions["c"].tolist()[k] == classes[k] for k in range(20)) >= 14  # by chance: 2
 
 
@@ -721,7 +723,7 @@ def test_the_stopwatch(folder):
     """Every line of it, of a small design."""
     config = images.Config(data=folder, out=folder / "out", quick=True, device="cuda")
     design = images.small(mnist.EXPERIMENT.presets["best"])
-    session = images_experiment.open_session(mnist.EXPERIMENT, config, design)
+    session = images_experiment.open_runner(mnist.EXPERIMENT, config, design, "mnist", "", "")
     model = images.make_model(design, binary=True).to("cuda")
     images_experiment.stopwatch(session, design, model)
     found = {metric.name: metric.value for metric in session.metrics}
