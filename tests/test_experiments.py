@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import paracond as pc
 from paracond import exact
 from paracond.cli import main as cli
 from paracond.experiments import ising
+from paracond.experiments.common.config import ExperimentConfig, plain
 from paracond.experiments.common.results import Metric, Outcome, commit
+from paracond.experiments.common.results import command as recorded_command
 from paracond.experiments.detailed_balance import experiment as chain_length
 from paracond.experiments.detailed_balance import rbm
 from paracond.experiments.digits import experiment as demo
@@ -81,7 +84,7 @@ def test_the_committed_results_are_whole(name):
     assert name in record["command"]
 
 
-def test_list_names_every_recipe(capsys):
+def test_list_names_every_experiment(capsys):
     cli.main(["list"])
     printed = capsys.readouterr().out
     assert all(name in printed for name in NAMES)
@@ -102,12 +105,42 @@ def test_a_missing_device_is_named(tmp_path):
         cli.main(["reproduce", "ising", "--quick", "--out", str(tmp_path), "--device", "cuda"])
 
 
-def test_a_commit_that_is_told_wins(monkeypatch):
+def test_the_environment_overrides_the_commit(monkeypatch):
     monkeypatch.delenv("PARACOND_COMMIT", raising=False)
     found = commit()
     assert found is None or re.fullmatch(r"[0-9a-f]{12}\+?", found)
     monkeypatch.setenv("PARACOND_COMMIT", "0123456789ab")
     assert commit() == "0123456789ab" == Outcome("x", [], 1.0).record()["commit"]
+
+
+def test_recorded_commands_name_no_folder_of_the_machine(tmp_path, monkeypatch):
+    """Paths outside the current folder are DIR, those inside it are relative; other words stay."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    words = ["reproduce", "mnist", "--data", str(tmp_path / "a=b"), f"--out={inside / 'runs'}", "--model", "../model"]
+    words += ["--given", f"x={tmp_path / 'x.npy'}", "c[Hat]=1", "--lengths", "1", "~/data", "runs/faces", str(inside)]
+    expected = "reproduce mnist --data DIR --out=runs --model DIR --given x=DIR c[Hat]=1 --lengths 1 DIR runs/faces ."
+    for program in ("/opt/bin/paracond", "/opt/paracond/__main__.py", "-c"):
+        monkeypatch.setattr(sys, "argv", [program, *words])
+        assert recorded_command() == f"paracond {expected}"
+    monkeypatch.setattr(sys, "argv", [str(inside / "research" / "trial.py"), "--quick"])
+    assert recorded_command() == "python research/trial.py --quick"
+    assert plain(ExperimentConfig(out=tmp_path / "out"))["out"] == "DIR"
+    assert (
+        plain(ExperimentConfig(out=inside / "out"))["out"] == plain(ExperimentConfig(out=Path("out")))["out"] == "out"
+    )
+
+
+def test_a_run_leaves_no_folder_of_the_machine_in_its_results(tmp_path, monkeypatch, capsys):
+    arguments = ["reproduce", "ising", "--quick", "--device", "cpu", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["paracond", *arguments])
+    cli.main()
+    text = (tmp_path / "results.json").read_text()
+    assert str(tmp_path) not in text + (tmp_path / "report.html").read_text()
+    record = json.loads(text)
+    assert record["command"] == "paracond reproduce ising --quick --device cpu --out DIR"
+    assert record["config"]["out"] == "DIR"
 
 
 def test_goals_have_a_direction():
@@ -118,7 +151,7 @@ def test_goals_have_a_direction():
     assert Outcome("x", [low], 1.0).record()["metrics"][0]["goal"] == 2.0
 
 
-# --- the parts of the recipes that can be exact -----------------------------------------------------------------
+# --- the parts of the experiments that can be exact -----------------------------------------------------------------
 
 
 def test_the_truth_of_the_ising_model():
