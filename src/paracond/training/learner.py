@@ -167,12 +167,11 @@ class Learner(Trainer[Info]):
         """p(x_i | x_-i), the objective to descend, and the mean of -log p(x_i | x_-i) over the batch, to show."""
         with self.engine.precision():
             distribution = self.rounded.model(name, state)
-        targets, ignored = self.batch.targets(), self.batch.ignored(name)
-        scores = distribution.scores(targets[name])
+        scores, ignored = distribution.scores(self.batch.target(name)), self.batch.ignored(name)
         learned = scores if ignored is None else torch.where(_like(ignored, scores), 0, scores)
         objective = -learned.sum() / self.batch_size
-        init = initializers.score(self.rounded.model, name, targets) if self.learns_init[name] else None
-        if init is not None:
+        if self.learns_init[name]:
+            init = initializers.score(self.rounded.model, name, self.batch.targets())
             objective = objective - init.sum() / self.batch_size
         return distribution, objective, -scores.detach().sum() / self.batch_size
 
