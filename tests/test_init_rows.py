@@ -102,7 +102,7 @@ def test_on_the_way_others_learn_the_example():
         assert float(loss) == pytest.approx(float(expected.detach()), rel=1e-12)
         state = {key: value.clone() for key, value in learner.batch.state.items()}
         assert not torch.equal(state[name][6:], truth[name])
-    objective = learner.score("c", model("c", learner.batch.state))[0]  # c is new: left out at home, learned on the way
+    objective = learner.evaluate("c", learner.batch.state)[1]  # c is new: left out at home, learned on the way
     expected = -model("c", state).log_prob(torch.cat([state["c"][:6], truth["c"]]))[6:].sum() / 12
     assert float(objective.detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
 
@@ -121,7 +121,7 @@ def test_what_is_seen_of_a_group_stays_and_a_group_does_not_learn_on_its_own_way
     assert set((~seen).flatten(1).sum(1).tolist()) <= {4, 9}
     with torch.no_grad():  # nodes of autograd that outlive this would be of another stream than the next step's
         scores = model("x", learner.batch.state).scores(torch.cat([before[:6], truth]))
-        assert float(learner.score("x", model("x", learner.batch.state))[0]) == pytest.approx(
+        assert float(learner.evaluate("x", learner.batch.state)[1]) == pytest.approx(
             float(-scores[:6].sum() / 12), rel=1e-12
         )
     learner.step()

@@ -26,7 +26,9 @@ from torch import Tensor
 import paracond as pc
 from paracond.cli.pictures import is_picture, written
 from paracond.data import InputError, at_least
+from paracond.experiments.common.milestones import train as fit
 from paracond.experiments.common.results import choose_device
+from paracond.experiments.common.runner import Unfinished
 from paracond.experiments.images import model as images
 from paracond.experiments.images.presets import EXPERIMENTS
 from paracond.guidance import SWEEPS, WEIGHT, check_weight
@@ -128,10 +130,9 @@ def train(config: Train) -> str:
         design = replace(design, updates=config.updates)
     engine = pc.Engine(device, compile=config.compile and device == "cuda")
     learner = images.make_learner(design, data, engine, config.seed)
-    box = images.Config(resume=config.resume, minutes=config.minutes)
     try:
-        images.train(learner, design.updates, config.folder / "checkpoint", box, None)
-    except (images.Unfinished, KeyboardInterrupt):  # it will go on, and can be asked already
+        fit(learner, design.updates, config.folder / "checkpoint", config)
+    except (Unfinished, KeyboardInterrupt):  # it will go on, and can be asked already
         if learner.step_count:  # nothing learned yet, or not restored yet: what is saved there stays
             _keep(learner, config.folder)
         raise

@@ -20,12 +20,12 @@ import tyro
 from paracond.cli import commands as use
 from paracond.data import InputError
 from paracond.experiments import ising
+from paracond.experiments.common.runner import Unfinished
 from paracond.experiments.comparison import experiment as compare
 from paracond.experiments.detailed_balance import experiment as chain_length
 from paracond.experiments.digits import experiment as demo
 from paracond.experiments.faces import experiment as faces
 from paracond.experiments.images import fashion, levers, mnist
-from paracond.experiments.images.model import Unfinished
 
 RECIPES = {
     "demo": demo,

@@ -11,9 +11,7 @@ from torch import Tensor
 
 import paracond as pc
 from paracond.data import State
-from paracond.experiments.faces.report import COLOURS, coloured_labels
-from paracond.experiments.faces.tasks import label_map
-from paracond.experiments.images.report import grid
+from paracond.experiments.common.pictures import COLOURS, coloured_labels, grid, label_map
 
 
 def written(model: pc.JointModel, state: State, out: Path, title: str, parts: dict[str, Tensor]) -> list[Path]:
