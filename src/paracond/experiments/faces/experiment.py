@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 import paracond as pc
-from paracond.cli import commands as use
+from paracond.cli import given as use
 from paracond.data import InputError, at_least
 from paracond.experiments.common import timing
 from paracond.experiments.common.results import Outcome
