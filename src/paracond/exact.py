@@ -21,15 +21,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
 from paracond.data import InputError, Observed, State
 from paracond.model import JointModel
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
 
 DENSE = 1024  # up to this many states, linear algebra is dense
 CHUNK = 16384  # states per forward pass when tables are made
@@ -156,10 +158,12 @@ def _solve(matrix: Tensor) -> Tensor:
 
 def _krylov(kernel: Kernel, size: int) -> Tensor:
     """The leading eigenvector by Arnoldi iteration."""
-    start = np.full(size, 1 / size)
+    from scipy.sparse.linalg import ArpackNoConvergence, eigs  # here: slow to import
+
+    uniform = np.full(size, 1 / size)
     try:
-        values, vectors = scipy.sparse.linalg.eigs(_operator(kernel), k=2, which="LR", v0=start, tol=1e-12)
-    except scipy.sparse.linalg.ArpackNoConvergence:
+        values, vectors = eigs(_operator(kernel), k=2, which="LR", v0=uniform, tol=1e-12)
+    except ArpackNoConvergence:
         raise InputError("the limiting distribution was not found: the chain mixes too slowly") from None
     order = np.argsort(-values.real)
     if values[order[1]].real > 1 - 1e-10:
@@ -168,12 +172,14 @@ def _krylov(kernel: Kernel, size: int) -> Tensor:
     return vector / vector.sum()
 
 
-def _operator(kernel: Kernel) -> scipy.sparse.linalg.LinearOperator:
+def _operator(kernel: Kernel) -> LinearOperator:
+    from scipy.sparse.linalg import LinearOperator
+
     def push(vector: np.ndarray) -> np.ndarray:
         return kernel.push(torch.as_tensor(vector).view(kernel.shape)).flatten().numpy()
 
     size = math.prod(kernel.shape)
-    return scipy.sparse.linalg.LinearOperator((size, size), matvec=push, dtype=float)
+    return LinearOperator((size, size), matvec=push, dtype=float)
 
 
 def mixing_rate(kernel: Kernel) -> float:
@@ -182,7 +188,9 @@ def mixing_rate(kernel: Kernel) -> float:
     if size <= DENSE:
         moduli = torch.linalg.eigvals(kernel.matrix()).abs()
     else:
-        moduli = torch.as_tensor(np.abs(scipy.sparse.linalg.eigs(_operator(kernel), k=2, return_eigenvectors=False)))
+        from scipy.sparse.linalg import eigs
+
+        moduli = torch.as_tensor(np.abs(eigs(_operator(kernel), k=2, return_eigenvectors=False)))
     return float(moduli.sort(descending=True).values[1])
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 
 from paracond.data import Data, InputError
 from paracond.datasets.images import ENVIRONMENT
@@ -127,9 +126,11 @@ def _read_npz(path: Path) -> Faces:
 
 
 def _decoded(path: Path, row: int, part: bytes) -> np.ndarray:
+    from PIL import Image
+
     try:
         picture = np.asarray(Image.open(io.BytesIO(part)).convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
+    except OSError as error:
         raise InputError(f"{path}: picture {row} cannot be read: {error}") from None
     if picture.shape != (SIZE, SIZE, 3):
         raise InputError(f"{path}: picture {row} must have {SIZE} x {SIZE} pixels, found {picture.shape[:2]}")
@@ -162,6 +163,8 @@ def _kept(folder: Path) -> Faces:
 
 
 def _read_folders(folder: Path) -> tuple[Faces, list[bytes]]:
+    from PIL import Image
+
     names, attributes = _read_attributes(folder / ATTRIBUTES)
     rows = sorted(attributes)
     images, maps, packed = [], [], []
@@ -198,7 +201,9 @@ def _read_attributes(path: Path) -> tuple[tuple[str, ...], dict[int, np.ndarray]
 
 
 def _label_map(folder: Path, row: int) -> np.ndarray:
-    """Parts that a face does not have have no picture."""
+    """Labels `[64, 64]` of one face. There is no file for a part that the face lacks."""
+    from PIL import Image
+
     full: np.ndarray | None = None
     for label, name in enumerate(LABELS, start=1):
         path = folder / f"{row:05d}_{name}.png"
