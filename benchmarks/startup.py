@@ -51,16 +51,16 @@ def measured(repeats: int) -> dict[str, list[float]]:
 
 
 def outcome(found: dict[str, list[float]], seconds: float) -> Outcome:
-    middle = {name: median(times) for name, times in found.items()}
+    middle = {name: round(median(times), 4) for name, times in found.items()}
     torch, touched = middle["import torch"], middle["import paracond, all names"]
     about = "CPU seconds, user and system"
     metrics = [
         Metric("import_torch", torch, "lower", about=about),
         Metric("import_paracond", touched, "lower", about=f"{about}; all public names touched, torch included"),
-        Metric("import_paracond_over_torch", touched - torch, "lower", goal=0.3, about=about),
+        Metric("import_paracond_over_torch", round(touched - torch, 4), "lower", goal=0.3, about=about),
         Metric("help", middle["paracond --help"], "lower", goal=0.8, about=f"{about}; torch is not imported"),
-        Metric("ratio_import_paracond", touched / torch, "lower", about="to import torch"),
-        Metric("ratio_help", middle["paracond --help"] / torch, "lower", about="to import torch"),
+        Metric("ratio_import_paracond", round(touched / torch, 3), "lower", about="to import torch"),
+        Metric("ratio_help", round(middle["paracond --help"] / torch, 3), "lower", about="to import torch"),
     ]
     times = {name: [round(t, 4) for t in each] for name, each in found.items()}
     return Outcome("startup", metrics, seconds, {"repeats": len(next(iter(found.values())))}, "cpu", {"times": times})
@@ -87,7 +87,8 @@ def main() -> None:
     result = outcome(found, time.perf_counter() - began)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "startup.json"
-    path.write_text(json.dumps(result.record(), indent=1) + "\n")
+    record = result.record() | {"command": f"python benchmarks/startup.py --repeats {options.repeats}"}
+    path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"results: {path}")
 
 
