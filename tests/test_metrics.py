@@ -362,9 +362,13 @@ def test_file_that_is_no_network(tmp_path):
         Extractor.load(path)
 
 
-def test_shrunk_network_is_read_back(weights, tmp_path):
+def test_a_network_stored_in_half_precision_computes_in_single(weights, tmp_path):
     target = tmp_path / "half.pt"
-    metrics.shrink(weights, target)
+    with metrics._torchscript():
+        network = torch.jit.load(str(weights))
+        for parameter in network.parameters():
+            parameter.data = parameter.data.half() if parameter.ndim > 1 else parameter.data
+        torch.jit.save(network, str(target))
     whole, half = Extractor.load(weights), Extractor.load(target)
     state, original = half.network.state_dict(), whole.network.state_dict()
     assert state["mix"].dtype == torch.float32

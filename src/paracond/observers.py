@@ -108,24 +108,6 @@ class Samples:
         return torch.stack(self.values)
 
 
-class Visits:
-    """How often each value of a finite group was drawn in each row, `[batch, count]`: label frequencies."""
-
-    def __init__(self, family: Family, name: str):
-        self.name = name
-        self.values = family.values()
-        self.counts: Tensor | None = None
-
-    def __call__(self, move: Move) -> None:
-        if move.name != self.name:
-            return
-        _whole_batches("Visits", move)
-        values = self.values.to(move.value.device)
-        equal = move.value.unsqueeze(1) == values.unsqueeze(0)  # [batch, count, *event]
-        same = equal.reshape(*equal.shape[:2], -1).all(2)
-        self.counts = same.long() if self.counts is None else self.counts + same
-
-
 class Monitor:
     """Split R-hat and effective sample size of `name`, per row of questions, each asked by `chains` chains.
 

@@ -103,16 +103,6 @@ def find_weights(path: str | Path | None = None) -> Path | None:
     raise InputError(f"FID needs the weights of the Inception network, found none: {HOW_TO}")
 
 
-def shrink(source: str | Path, target: str | Path) -> None:
-    """Write a TorchScript network with its convolutions in float16, at half the size; `Extractor` reads it back."""
-    network = _open(Path(source))
-    for parameter in network.parameters():
-        if parameter.ndim > 1:  # means and variances are few, and stay exact
-            parameter.data = parameter.data.half()
-    with _torchscript():
-        torch.jit.save(network, str(target))
-
-
 @contextmanager
 def _torchscript() -> Iterator[None]:
     """TorchScript is deprecated, but it is what these weights come in."""
