@@ -105,7 +105,7 @@ class PCA(Network):
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         """The lower bound of log p_0(x | g), `[batch]`."""
         if not self.learned:
-            raise InputError("a start with learned=False is fitted (fit_starts), not learned: it has no bound")
+            raise InputError("an initializer with learned=False is fitted (initializers.fit), not learned: it has no bound")
         gap, log_sigma = value.flatten(1) - self._mean(others), self._log_scale()
         m, d = self._kept(gap) @ self.readings, self.log_variance.exp()
         error = (gap - self._whole(m @ self.directions)).square().sum(1) + d @ self.directions.square().sum(1)
@@ -300,10 +300,10 @@ def pca(variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: 
     family = variables[name]
     at_least({"rank": (rank, 1)})
     if not isinstance(family, (Real, Binary)):
-        raise InputError(f"components are for Real and Binary groups; {name!r} is {family}")
+        raise InputError(f"pca is for Real and Binary groups; {name!r} is {family}")
     unknown = [k for k in reads if k not in variables or k == name]
     if unknown:
-        raise InputError(f"the start of {name!r} must read other groups, found {', '.join(unknown)}")
+        raise InputError(f"the initializer of {name!r} must read other groups, found {', '.join(unknown)}")
     inputs = {k: math.prod(variables[k].encoding_shape) for k in reads}
     rank = min(rank, max(1, math.prod(family.event_shape) - 1))
     return PCA(inputs, family.event_shape, rank, isinstance(family, Binary), **options)
