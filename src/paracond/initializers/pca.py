@@ -105,7 +105,9 @@ class PCA(Network):
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         """The lower bound of log p_0(x | g), `[batch]`."""
         if not self.learned:
-            raise InputError("an initializer with learned=False is fitted (initializers.fit), not learned: it has no bound")
+            raise InputError(
+                "an initializer with learned=False is fitted (initializers.fit), not learned: it has no bound"
+            )
         gap, log_sigma = value.flatten(1) - self._mean(others), self._log_scale()
         m, d = self._kept(gap) @ self.readings, self.log_variance.exp()
         error = (gap - self._whole(m @ self.directions)).square().sum(1) + d @ self.directions.square().sum(1)
