@@ -18,9 +18,9 @@ CONSISTENT = Pairwise({"u": pc.Binary(3), "c": pc.Categorical(3), "w": pc.Binary
 def run(model, steps, clamp=None, state=None, seed=0, **options):
     generator = model.generator(seed)
     chain = pc.Chain(model, clamp=clamp, generator=generator, batch=CHAINS, **options)
-    start = pc.initializers.initial_state(model, CHAINS, generator)
-    start = start if state is None else {**start, **state}
-    return chain.run(start, steps)
+    first = pc.initializers.initial_state(model, CHAINS, generator)
+    first = first if state is None else {**first, **state}
+    return chain.run(first, steps)
 
 
 def counts(finite, state):
@@ -37,12 +37,12 @@ def test_random_scan_of_an_inconsistent_model():
 def test_laws_before_the_limit():
     """After k steps from a point the law is q_k+1 of section 3."""
     finite = exact.enumerate_model(INCONSISTENT)
-    start = torch.zeros(finite.kernel.shape, dtype=torch.float64)
-    start[0, 1, 0] = 1
+    first = torch.zeros(finite.kernel.shape, dtype=torch.float64)
+    first[0, 1, 0] = 1
     point = {"a": 0, "b": 1, "c": 0}
     state = {n: torch.full((CHAINS,), v) for n, v in point.items()}
     for steps in (1, 2, 3):
-        law = exact.trajectory(finite.kernel, start, steps)[-1]
+        law = exact.trajectory(finite.kernel, first, steps)[-1]
         assert_fits(counts(finite, run(INCONSISTENT, steps, state=state, per_row=True)), law)
 
 
@@ -130,17 +130,17 @@ def test_another_pattern_in_every_row(per_row, scan):
     """Thirds of the rows have nothing, a group, or coordinates clamped: each third draws from its own posterior."""
     finite = exact.enumerate_model(CONSISTENT)
     patterns = [{}, CLAMPS["whole group"], CLAMPS["groups and coordinates"]]
-    start = pc.initializers.initial_state(CONSISTENT, CHAINS, CONSISTENT.generator(5))
-    mask = {n: torch.zeros(v.shape, dtype=torch.bool) for n, v in start.items()}
+    first = pc.initializers.initial_state(CONSISTENT, CHAINS, CONSISTENT.generator(5))
+    mask = {n: torch.zeros(v.shape, dtype=torch.bool) for n, v in first.items()}
     for k, given in enumerate(patterns):
         rows = torch.arange(CHAINS) % 3 == k
         values, known = clamped_state(CONSISTENT, given, CHAINS)
         for name in values:
             mask[name][rows] = known[name][rows]
-            start[name] = torch.where(
-                mask[name] & rows.view(-1, *[1] * (values[name].ndim - 1)), values[name], start[name]
+            first[name] = torch.where(
+                mask[name] & rows.view(-1, *[1] * (values[name].ndim - 1)), values[name], first[name]
             )
-    final = run(CONSISTENT, 120, clamp=mask, state=start, per_row=per_row, scan=scan)
+    final = run(CONSISTENT, 120, clamp=mask, state=first, per_row=per_row, scan=scan)
     for k, given in enumerate(patterns):
         third = {n: v[torch.arange(CHAINS) % 3 == k] for n, v in final.items()}
         assert_fits(counts(finite, third), finite.posterior(given))
@@ -256,6 +256,20 @@ def test_bad_states_are_refused():
         chain.run(state, 1)
     with pytest.raises(pc.InputError, match="the state lacks w"):
         chain.run({n: state[n] for n in ("u", "c")}, 1)
+
+
+def test_a_chain_advances_a_valid_state_as_it_runs_one():
+    """Without a look at the state: `advance` does not refuse what `run` would."""
+    model = CONSISTENT
+    state = pc.initializers.initial_state(model, 4, model.generator(0))
+    run, advanced = (
+        getattr(pc.Chain(model, generator=model.generator(1)), way)(state, 20) for way in ("run", "advance")
+    )
+    assert all(torch.equal(run[n], advanced[n]) for n in state)
+    wrong = {**state, "c": torch.full((4,), 9)}
+    with pytest.raises(pc.InputError, match="'c' has classes 0 to 2"):
+        pc.Chain(model, generator=model.generator(1)).run(wrong, 0)
+    assert pc.Chain(model, generator=model.generator(1)).advance(wrong, 0) is wrong
 
 
 def test_states_are_converted_and_clamps_spread():

@@ -3,7 +3,6 @@
 import copy
 import re
 import warnings
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from torch import nn
 
 import paracond as pc
 from paracond import exact
-from paracond.baselines import harmonium as harmoniums
+from paracond.baselines import harmonium
 from paracond.composition import Pinned, Summing
 from paracond.distributions import Gaussian
 
@@ -24,7 +23,7 @@ PIXELS = pc.Binary(2)
 def machine(seed=0):
     """A consistent model of two pixels x and one latent y."""
     torch.manual_seed(seed)
-    model = harmoniums.rbm(2, 1).double()
+    model = harmonium.rbm(2, 1).double()
     for parameter in model.parameters():
         parameter.data.normal_(0, 2)
     return model
@@ -109,18 +108,19 @@ def test_rules_add_no_parameters():
     assert {id(p) for p in joint.parameters()} == {id(p) for p in model.parameters()}
 
 
-def test_starts_travel_along():
+def test_initializers_are_composed_too():
     variables = {"x": pc.Real(3, scale=0.5), "c": pc.Categorical(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    start = pc.initializers.pca(variables, "x", ["c"], rank=2)
+    init = pc.initializers.pca(variables, "x", ["c"], rank=2)
     model = pc.JointModel(
-        {"x": pc.Conditional(variables["x"], networks["x"], start), "c": pc.Conditional(variables["c"], networks["c"])}
+        {"x": pc.Conditional(variables["x"], networks["x"], init), "c": pc.Conditional(variables["c"], networks["c"])}
     )
     joint = pc.compose({"a": model, "b": model})
     known, mask = joint.validate({"a.x": torch.ones(6, 3)}, {"a.x": torch.arange(18).view(6, 3) % 2 == 0})
-    state = joint.start(6, joint.generator(0), known, mask)
+    state = pc.initializers.initial_state(joint, 6, joint.generator(0), known, mask)
     assert torch.equal(state["a.x"][mask["a.x"]], torch.ones(9)) and set(state) == {"a.x", "a.c", "b.x", "b.c"}
-    assert torch.equal(joint.start_score("b.x", state), model.start_score("x", {"x": state["b.x"], "c": state["b.c"]}))
+    alone = {"x": state["b.x"], "c": state["b.c"]}
+    assert torch.equal(pc.initializers.score(joint, "b.x", state), pc.initializers.score(model, "x", alone))
 
 
 def test_pinned_coordinates_are_certain():
@@ -184,12 +184,22 @@ def test_the_program_in_the_guide_runs(monkeypatch, capsys):
     """In short: a few updates and sweeps."""
     guide = Path(__file__).parents[1] / "docs" / "compose.md"
     program = "".join(re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL))
-    shorter = program.replace("fit(6000)", "fit(3)").replace("stop=pc.Sweeps(200)", "stop=pc.Sweeps(2)")
-    assert shorter.count("fit(3)") == 1 and shorter.count("stop=pc.Sweeps(2))") == 2
-    monkeypatch.setattr(pc, "query", partial(pc.query, chains=2))
+    fit, query, calls = pc.Learner.fit, pc.query, []
+
+    def short_fit(learner, steps):
+        calls.append(steps)
+        return fit(learner, 3)
+
+    def short_query(*what, stop):
+        calls.append(stop)
+        return query(*what, stop=pc.Sweeps(2), chains=2)
+
+    monkeypatch.setattr(pc.Learner, "fit", short_fit)
+    monkeypatch.setattr(pc, "query", short_query)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pc.NotMixedWarning)
-        exec(shorter, {})
+        exec(program, {})
+    assert calls == [6000, pc.Sweeps(200, 200), pc.Sweeps(200, 200)]
     said = capsys.readouterr().out
     numbers = [float(number) for number in re.findall(r"\d\.\d+", said)]
     assert len(numbers) == 6 and all(0 < number < 3 for number in numbers), said

@@ -160,7 +160,7 @@ def trained_on_digits(initial_scale, scale="learned", steps=1500):
 
 
 def test_the_default_scale_holds_off_the_collapse_of_latents():
-    """While the noise is wide, every latent is dead; with the default small start most of them live."""
+    """While the noise is wide, every latent is dead; with the default small initial scale most of them live."""
     wide = trained_on_digits(initial_scale=1.0, scale=1.0)
     assert wide.count < 8 and float(wide.information.sum()) < 1
     default = trained_on_digits(initial_scale=pc.Real.initial_scale)

@@ -7,8 +7,7 @@ import torch
 from helpers import assert_fits, assert_mean, still
 
 import paracond as pc
-from paracond.baselines import directed, estimators, priors
-from paracond.baselines import special_cases as known
+from paracond.baselines import directed, estimators, priors, special_cases
 from paracond.baselines.directed import VAE, Symmetric
 from paracond.training import checkpoints
 
@@ -17,13 +16,13 @@ CLASSES = 2
 
 
 def model_of(latent, observed=None, seed=0, hidden=6):
-    """x and z, each by an MLP that reads the other and the condition c."""
+    """x and z, each by an MLP that reads the other and the context c."""
     torch.manual_seed(seed)
-    condition = pc.Context(pc.Categorical(CLASSES), None)
+    context = pc.Context(pc.Categorical(CLASSES), None)
     groups = {"x": observed or pc.Binary(4), "z": latent}
-    variables = {**groups, "c": condition.family}
+    variables = {**groups, "c": context.family}
     nets = {n: pc.networks.mlp(variables, n, hidden=hidden, depth=1, activation="tanh") for n in groups}
-    model = pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}, context={"c": condition})
+    model = pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}, context={"c": context})
     with torch.no_grad():  # far from zero, where all estimators would agree
         for parameter in model.parameters():
             parameter.mul_(2.0)
@@ -205,7 +204,7 @@ def test_with_a_prior_of_examples_the_bound_and_its_gradient_are_exact_too():
 
 
 def test_the_gradient_through_a_prior_of_examples_is_that_of_rounded_networks_too():
-    """That of the working model's encoder reaches the parameters: the same up to bfloat16."""
+    """That of the rounded model's encoder reaches the parameters: the same up to bfloat16."""
     model, found = model_of(pc.Real(2, scale=0.7), hidden=32).float(), []
     for engine in ("eager", "rounded"):
         learner = VAE(model, examples(), prior=examples(5, seed=7), batch_size=8, optimiser=still, engine=engine)
@@ -323,8 +322,8 @@ def test_symmetric_may_complete_the_data_by_the_average():
 
 
 def test_without_observed_latents_it_is_wake_sleep():
-    """The gradients of `known.wake_sleep` (Algorithm 1, n = 1), which uses half of its batch for either phase, are
-    half of these, on average: both are unbiased for the same expectation."""
+    """The gradients of `special_cases.wake_sleep` (Algorithm 1, n = 1), which uses half of its batch for either phase,
+    are half of these, on average: both are unbiased for the same expectation."""
     torch.manual_seed(0)
     groups = {"x": pc.Binary(3), "z": pc.Binary(BITS)}
     nets = {n: pc.networks.mlp(groups, n, hidden=6, depth=1) for n in groups}
@@ -332,7 +331,7 @@ def test_without_observed_latents_it_is_wake_sleep():
     data = pc.Data({"x": pc.Binary(3).random(8, torch.Generator().manual_seed(1), torch.float64)})
     ours = found_gradients(Symmetric(model, data, batch_size=8, optimiser=still), 1200)
     prior = pc.Binary(BITS).values().double()  # each code once: exactly uniform
-    learner = known.wake_sleep(model, data, prior, batch_size=16, optimiser=still, engine="eager")
+    learner = special_cases.wake_sleep(model, data, prior, batch_size=16, optimiser=still, engine="eager")
     split = sum(p.numel() for p in model.conditional("x").parameters())
     theirs: dict[str, list] = {"x": [], "z": []}
     for info in learner.run(2400):
@@ -372,7 +371,7 @@ def test_a_random_code_is_a_draw_from_the_prior_and_the_decoder():
     assert_mean(state["x"], model("x", wide).mean.mean(0).detach())
 
 
-def test_a_random_code_without_conditions_and_what_cannot_be_given():
+def test_a_random_code_without_context_and_what_cannot_be_given():
     groups = {"x": pc.Real(2, scale=1e-4), "z": pc.Binary(BITS)}
     bare = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(groups, n)) for n, f in groups.items()})
     assert directed.random_code(bare, "z", {}, rows=5)["x"].shape == (5, 2)
@@ -380,7 +379,7 @@ def test_a_random_code_without_conditions_and_what_cannot_be_given():
     assert torch.equal(whole["z"], parts["z"])
     torch.testing.assert_close(parts["x"], bare("x", parts).mean.detach(), atol=1e-3, rtol=0)
     model, c = model_of(pc.Binary(BITS)), torch.ones(3).long()
-    with pytest.raises(pc.InputError, match="a random code draws 'x': only conditions can be given"):
+    with pytest.raises(pc.InputError, match="a random code draws 'x': only context can be given"):
         directed.random_code(model, "z", {"c": c, "x": torch.zeros(3, 4)})
     with pytest.raises(pc.InputError, match="the latent must be one of x, z, found 'w'"):
         directed.random_code(model, "w", {"c": c})

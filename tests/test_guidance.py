@@ -50,14 +50,14 @@ def test_the_mean_of_a_guided_gaussian():
 def test_no_weight_is_the_model_and_all_else_is_shared():
     torch.manual_seed(0)
     variables = {"x": pc.Real(2), "c": pc.Binary(3)}
-    start = pc.initializers.pca(variables, "x", ["c"], 1)
+    init = pc.initializers.pca(variables, "x", ["c"], 1)
     networks = {name: pc.networks.mlp(variables, name) for name in variables}
-    conditionals = {n: pc.Conditional(f, networks[n], start if n == "x" else None) for n, f in variables.items()}
+    conditionals = {n: pc.Conditional(f, networks[n], init if n == "x" else None) for n, f in variables.items()}
     model = pc.JointModel(conditionals, {"x": 3.0, "c": 1.0})
     same = pc.guided(model, "c", [0], 0)
     drawn, again = (pc.sample(each, rows=4, sweeps=3, seed=1) for each in (model, same))
     assert all(torch.equal(drawn[name], again[name]) for name in drawn)
-    assert same.alpha == model.alpha and same.conditional("x").init is start
+    assert same.alpha == model.alpha and same.conditional("x").init is init
     shared = {id(p) for p in model.parameters()}
     assert all(id(p) in shared for p in pc.guided(model, "c", [0], 2).parameters())
 
@@ -71,7 +71,7 @@ def test_no_weight_is_the_model_and_all_else_is_shared():
         ("c", torch.ones(2, dtype=torch.bool), 1, r"shape \[3\], found \[2\]"),
         ("c", [0], -1, r"0 or more, found -1"),
         ("c", ["Hat"], 1, r"where must be numbers of coordinates of 'c'"),
-        ("c", [], 1, r"no coordinate of 'c'"),
+        ("c", [], 1, r"`where` is empty: pass at least one coordinate of 'c'"),
         ("q", [0], 1, r"'q'"),
     ],
 )
@@ -130,10 +130,10 @@ def test_rows_are_driven_as_far_as_the_model_doubts_them():
     state = {"a": torch.arange(3).repeat_interleave(rows), "c": torch.zeros(3 * rows, 2).double()}
     change = pc.Observed(torch.ones(1, 2).double(), torch.tensor([False, True]))
     found = pc.edited(model, state, "c", change, weight=weight, sweeps=1, seed=1, chunk=3 * rows)["a"].view(3, rows)
-    asked = {"a": torch.arange(3), "c": torch.tensor([[0.0, 1.0]]).expand(3, 2).double()}
-    w = weight * (1 - model("c", asked).mean[:, 1:]).sqrt()
+    question = {"a": torch.arange(3), "c": torch.tensor([[0.0, 1.0]]).expand(3, 2).double()}
+    w = weight * (1 - model("c", question).mean[:, 1:]).sqrt()
     assert w.min() < 0.7 * w.max()
-    p, other = model("a", asked).mean, model("a", {**asked, "c": torch.zeros(3, 2).double()}).mean
+    p, other = model("a", question).mean, model("a", {**question, "c": torch.zeros(3, 2).double()}).mean
     expected = p ** (1 + w) / other**w
     expected = expected / expected.sum(1, keepdim=True)
     share = torch.stack([(found == k).double().mean(1) for k in range(3)], 1)
@@ -176,6 +176,6 @@ def test_rows_that_show_what_they_were_told_are_left_alone():
 )
 def test_bad_edits_name_what_is_wrong(change, message):
     model = wild({"a": pc.Binary(2), "c": pc.Binary(3)})
-    asked = {"state": pc.sample(model, rows=2, sweeps=1), "name": "c", "change": torch.ones(1, 3), **change}
+    arguments = {"state": pc.sample(model, rows=2, sweeps=1), "name": "c", "change": torch.ones(1, 3), **change}
     with pytest.raises(pc.InputError, match=message):
-        pc.edited(model, **asked)
+        pc.edited(model, **arguments)

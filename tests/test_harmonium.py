@@ -12,7 +12,6 @@ from paracond import exact
 from paracond import model as joint
 from paracond import serialization as storage
 from paracond.baselines import harmonium
-from paracond.baselines import harmonium as harmoniums
 from paracond.baselines.harmonium import ContrastiveDivergence
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
@@ -36,7 +35,7 @@ def strong(variables, seed=0, strength=1.0):
 
 
 def weights(model):
-    x, y = harmoniums.groups(model)
+    x, y = harmonium.groups(model)
     return x.side.weight, x.side.bias, y.side.bias
 
 
@@ -70,7 +69,7 @@ def test_a_harmonium_is_consistent_and_its_limit_is_the_exponential_family(varia
     energy = energies(model)
     expected = torch.softmax(energy.flatten(), 0).view_as(energy)
     torch.testing.assert_close(finite.limiting(), expected, **CLOSE)
-    torch.testing.assert_close(harmoniums.log_normaliser(model).detach(), energy.logsumexp((0, 1)), **CLOSE)
+    torch.testing.assert_close(harmonium.log_normaliser(model).detach(), energy.logsumexp((0, 1)), **CLOSE)
 
 
 @pytest.mark.parametrize("variables", FINITE)
@@ -79,11 +78,11 @@ def test_likelihoods_against_enumeration(variables):
     finite = exact.enumerate_model(model)
     x = finite.values["x"]
     p = finite.limiting().sum(1)
-    torch.testing.assert_close(harmoniums.free_energy(model, x).detach(), -energies(model).logsumexp(1), **CLOSE)
-    torch.testing.assert_close(harmoniums.log_likelihood(model, x).detach(), p.log(), **CLOSE)
-    grid = p.view([harmoniums.groups(model)[0].alternatives] * math.prod(variables["x"].event_shape))
+    torch.testing.assert_close(harmonium.free_energy(model, x).detach(), -energies(model).logsumexp(1), **CLOSE)
+    torch.testing.assert_close(harmonium.log_likelihood(model, x).detach(), p.log(), **CLOSE)
+    grid = p.view([harmonium.groups(model)[0].alternatives] * math.prod(variables["x"].event_shape))
     per_unit = torch.stack([(grid / grid.sum(d, keepdim=True)).log().flatten() for d in range(grid.ndim)])
-    torch.testing.assert_close(harmoniums.pseudo_likelihood(model, x), per_unit.mean(0), **CLOSE)
+    torch.testing.assert_close(harmonium.pseudo_likelihood(model, x), per_unit.mean(0), **CLOSE)
 
 
 def test_a_gaussian_rbm_against_quadrature():
@@ -91,7 +90,7 @@ def test_a_gaussian_rbm_against_quadrature():
     model = strong(GAUSSIAN)
     line = torch.linspace(-9, 9, 601, dtype=torch.float64)
     x = torch.cartesian_prod(line, line)
-    log_p = harmoniums.log_likelihood(model, x).detach()
+    log_p = harmonium.log_likelihood(model, x).detach()
     torch.testing.assert_close(log_p.exp().sum() * (line[1] - line[0]) ** 2, torch.ones((), dtype=torch.float64))
     weight, a, b = (p.detach() for p in weights(model))
     y = pc.Binary(3).values().double()
@@ -126,7 +125,7 @@ def test_weights_are_saved_once_and_stay_tied(tmp_path, variables):
     _, tensors = storage.read(tmp_path, joint.FORMAT)
     assert len(tensors) == 3
     loaded = pc.JointModel.load(tmp_path)
-    x, y = harmoniums.groups(loaded)
+    x, y = harmonium.groups(loaded)
     assert x.side.weight is y.side.weight and len(list(loaded.parameters())) == 3
     state = pc.initializers.initial_state(model, 5, model.generator(0))
     for name in model.names:
@@ -264,7 +263,7 @@ def exact_fit(variables, law, steps=300):
 
     def loss():
         optimiser.zero_grad()
-        value = -(law * harmoniums.log_likelihood(model, x)).sum()
+        value = -(law * harmonium.log_likelihood(model, x)).sum()
         value.backward()
         return value
 
@@ -275,7 +274,7 @@ def exact_fit(variables, law, steps=300):
 def divergence(law, model):
     """KL(law || p) of x."""
     x = model.variables["x"].values()
-    return exact.kl(law, harmoniums.log_likelihood(model, x).exp().detach())
+    return exact.kl(law, harmonium.log_likelihood(model, x).exp().detach())
 
 
 @pytest.mark.parametrize("options", [{"sweeps": 5}, {"persistent": True, "sweeps": 2}])
@@ -312,9 +311,9 @@ def test_any_optimiser_will_do_and_both_networks_learn():
     learner = ContrastiveDivergence(model, data, batch_size=20, optimiser=lambda p: torch.optim.Adam(p, lr=0.05))
     infos = list(learner.run(200))
     assert [i.step for i in infos] == list(range(1, 201)) and bool(infos[-1].norm < infos[0].norm)
-    x, y = harmoniums.groups(model)
+    x, y = harmonium.groups(model)
     assert x.side.weight is y.side.weight
-    assert float(harmoniums.log_likelihood(model, data.state["x"][:1]).detach()) > math.log(0.9)
+    assert float(harmonium.log_likelihood(model, data.state["x"][:1]).detach()) > math.log(0.9)
 
 
 def test_the_general_learner_learns_a_harmonium_too():
@@ -326,7 +325,7 @@ def test_the_general_learner_learns_a_harmonium_too():
     before = divergence(truth, model)
     data = pc.Data({"x": variables["x"].values()[index]})
     learned = pc.Learner(model, data, learning_rate=pc.schedules.cosine(0.02, 0.0, 2000), average=0.99).fit(2000)
-    x, y = harmoniums.groups(learned)
+    x, y = harmonium.groups(learned)
     assert x.side.weight is y.side.weight
     assert divergence(truth, learned) < before / 5
 
@@ -347,7 +346,7 @@ def test_what_is_not_a_harmonium_is_refused():
     variables = {"x": pc.Binary(2), "y": pc.Binary(2)}
     other = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(variables, n)) for n, f in variables.items()})
     with pytest.raises(pc.InputError, match="not a harmonium"):
-        harmoniums.free_energy(other, torch.zeros(1, 2))
+        harmonium.free_energy(other, torch.zeros(1, 2))
     untied = harmonium.rbm(2, 2)
     side = untied.conditional("y").network
     side.weight = nn.Parameter(side.weight.detach().clone())
@@ -366,9 +365,9 @@ def test_missing_values_and_infinite_groups_are_refused():
     with pytest.raises(pc.InputError, match="'x' has missing values"):
         ContrastiveDivergence(model, pc.Data({"y": torch.zeros(3, 2)}))
     with pytest.raises(pc.InputError, match="'x' has no finite set of values"):
-        harmoniums.pseudo_likelihood(harmonium.gaussian_rbm(2, 2), torch.zeros(1, 2))
+        harmonium.pseudo_likelihood(harmonium.gaussian_rbm(2, 2), torch.zeros(1, 2))
     with pytest.raises(pc.InputError, match="log Z needs a finite group"):
-        harmoniums.log_normaliser(harmonium.harmonium({"x": pc.Real(2, scale=1.0), "y": pc.Real(2, scale=1.0)}))
+        harmonium.log_normaliser(harmonium.harmonium({"x": pc.Real(2, scale=1.0), "y": pc.Real(2, scale=1.0)}))
 
 
 def test_frozen_parameters_are_not_learned():

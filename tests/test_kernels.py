@@ -83,8 +83,8 @@ def test_the_joint_kernel_is_the_gibbs_kernel():
     before, after = ({n: v[[p[k] for p in pairs]] for n, v in finite.states.items()} for k in (0, 1))
     found = kernel.log_prob(after, before).exp().view(size, size)
     torch.testing.assert_close(found.detach(), finite.kernel.matrix(), rtol=1e-12, atol=1e-12)
-    start = {n: v[:1].expand(30_000) for n, v in finite.states.items()}
-    drawn = kernel.sample(start, model.generator(0))
+    first = {n: v[:1].expand(30_000) for n, v in finite.states.items()}
+    drawn = kernel.sample(first, model.generator(0))
     assert_fits(torch.bincount(drawn["a"] * 3 + drawn["b"], minlength=6), finite.kernel.matrix()[0])
 
 
@@ -229,7 +229,7 @@ def test_a_reversible_kernel_is_its_own_reverse():
         symmetrise = kernel.conditional.network.symmetrise
         learner = KernelLearner(kernel, data, q=q, batch_size=50, after_update=symmetrise)
         learner.fit(20)
-        batches.append(learner.batch.state["z"])
+        batches.append(learner.batch["z"])
         assert kernel.conditional.network.asymmetry() == 0
     assert torch.equal(*batches)
 
@@ -398,7 +398,7 @@ def test_what_is_no_kernel_is_refused():
 
 
 def test_the_reverse_must_last():
-    """A symmetric start is not enough: without a constraint the first update ends it."""
+    """A symmetric initial kernel is not enough: without a constraint the first update ends it."""
     with pytest.raises(pc.InputError, match="updates end the symmetry"):
         KernelLearner(log_linear(symmetric=True), {"z": STATES}, q="reverse")
 

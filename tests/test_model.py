@@ -1,4 +1,4 @@
-"""Joint models: names, weights, what is admitted, saving and loading."""
+"""Joint models: names, weights, what is valid, saving and loading."""
 
 import json
 from dataclasses import dataclass
@@ -34,29 +34,29 @@ def test_a_conditional_reads_all_others_and_never_itself():
             assert not torch.equal(model(name, moved).mean, before)
 
 
-def with_start(seed=0):
-    """x has a start that reads c."""
+def with_init(seed=0):
+    """x has an initializer that reads c."""
     torch.manual_seed(seed)
     variables = {"x": pc.Real(3, scale=0.5), "c": pc.Categorical(2), "z": pc.Binary(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    start = pc.initializers.pca(variables, "x", ["c"], rank=2)
-    for parameter in start.parameters():
+    init = pc.initializers.pca(variables, "x", ["c"], rank=2)
+    for parameter in init.parameters():
         parameter.data = torch.randn_like(parameter) / 2
-    start.log_sigma.data.fill_(-0.05)
-    starts = {"x": start}
-    return pc.JointModel({n: pc.Conditional(f, networks[n], starts.get(n)) for n, f in variables.items()})
+    init.log_sigma.data.fill_(-0.05)
+    inits = {"x": init}
+    return pc.JointModel({n: pc.Conditional(f, networks[n], inits.get(n)) for n, f in variables.items()})
 
 
-def gaussians(start):
-    """Means given each class, and the covariance, of a start that reads c."""
-    covariance = start.directions.T @ start.directions + torch.exp(20 * start.log_sigma) * torch.eye(3)
-    return (start.means[0] + start.means[1:]).detach(), covariance.detach()
+def gaussians(init):
+    """Means given each class, and the covariance, of an initializer that reads c."""
+    covariance = init.directions.T @ init.directions + torch.exp(20 * init.log_sigma) * torch.eye(3)
+    return (init.means[0] + init.means[1:]).detach(), covariance.detach()
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_chains_begin_at_a_start(given):
+def test_chains_begin_at_an_initializer(given):
     """x ~ N(mu_c, A A^T + sigma^2 I), then what is not known from its conditional: c given x and z, z given both."""
-    model, rows = with_start().double(), 40_000
+    model, rows = with_init().double(), 40_000
     c = torch.arange(rows) % 2
     known, mask = model.validate({"c": c} if given else {}, rows=rows)
     state = pc.initializers.initial_state(model, rows, model.generator(1), known, mask)
@@ -72,8 +72,8 @@ def test_chains_begin_at_a_start(given):
             assert_mean(x[:, :, None] * x[:, None, :] - covariance, 0.0)
 
 
-def test_a_start_leaves_what_is_known():
-    model = with_start()
+def test_an_initializer_leaves_what_is_known():
+    model = with_init()
     x, seen = torch.randn(5, 3), torch.tensor([True, False, False]).expand(5, 3)
     known, mask = model.validate({"x": x}, {"x": seen})
     state = pc.initializers.initial_state(model, 5, model.generator(0), known, mask)
@@ -84,9 +84,9 @@ SEEN = torch.tensor([[True, False, True], [False, True, False]])
 
 
 @pytest.mark.parametrize("seen", [SEEN[:1], SEEN])
-def test_a_start_is_given_what_is_known(seen):
+def test_an_initializer_is_given_what_is_known(seen):
     """The conditional of a Gaussian; with one pattern for all rows and with several."""
-    model, rows = with_start().double(), 40_000
+    model, rows = with_init().double(), 40_000
     x, c = torch.tensor([0.3, -0.2, 0.7]).double().expand(rows, 3), torch.arange(rows) // 2 % 2
     known, mask = model.validate({"x": x, "c": c}, {"x": seen.repeat(rows // len(seen), 1)})
     state = pc.initializers.initial_state(model, rows, model.generator(3), known, mask)
@@ -106,11 +106,11 @@ def test_a_start_is_given_what_is_known(seen):
 @pytest.mark.parametrize("seen", [SEEN[:1], SEEN, torch.ones(1, 3, dtype=torch.bool)])
 def test_a_missing_class_begins_where_the_known_part_is_likely(seen):
     """p_0(c | x_K) by Bayes, with equal priors."""
-    model, rows = with_start().double(), 40_000
+    model, rows = with_init().double(), 40_000
     x = torch.tensor([0.3, -0.2, 0.7]).double().expand(rows, 3)
     state = {"x": x.clone(), "c": torch.zeros(rows, dtype=torch.long), "z": torch.zeros(rows, 2).double()}
     mask = {"x": seen.repeat(rows // len(seen), 1)}
-    model.begin(state, mask, ["x", "c", "z"], model.generator(3))
+    pc.initializers.draw_groups(model, state, mask, ["x", "c", "z"], model.generator(3))
     means, covariance = gaussians(model.conditional("x").init)
     for i, pattern in enumerate(seen):
         part = covariance[pattern][:, pattern]
@@ -120,23 +120,23 @@ def test_a_missing_class_begins_where_the_known_part_is_likely(seen):
 
 
 def in_turn(seed=0):
-    """g has a start, and x one that reads it; all are Gaussian together."""
+    """g has an initializer, and x one that reads it; all are Gaussian together."""
     torch.manual_seed(seed)
     variables = {"x": pc.Real(3, scale=0.5), "g": pc.Real(2, scale=0.5), "z": pc.Binary(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    starts = {
+    inits = {
         "x": pc.initializers.pca(variables, "x", ["g"], rank=2),
         "g": pc.initializers.pca(variables, "g", [], rank=1),
     }
-    for start in starts.values():
-        for parameter in start.parameters():
+    for init in inits.values():
+        for parameter in init.parameters():
             parameter.data = torch.randn_like(parameter) / 2
-        start.log_sigma.data.fill_(-0.05)
-    return pc.JointModel({n: pc.Conditional(f, networks[n], starts.get(n)) for n, f in variables.items()}).double()
+        init.log_sigma.data.fill_(-0.05)
+    return pc.JointModel({n: pc.Conditional(f, networks[n], inits.get(n)) for n, f in variables.items()}).double()
 
 
 def gaussian_in_turn(model):
-    """The mean and the covariance of (x, g) at their starts."""
+    """The mean and the covariance of (x, g) at their initializers."""
     x, g = (model.conditional(name).init for name in "xg")
     with torch.no_grad():
         spread = g.directions.T @ g.directions + torch.exp(20 * g.log_sigma) * torch.eye(2)
@@ -154,7 +154,7 @@ def gaussian_in_turn(model):
 @pytest.mark.parametrize("prefix", ["", "one."])
 @pytest.mark.parametrize("own", [[False, False], [True, False]])
 @pytest.mark.parametrize("seen", [SEEN[:1], SEEN])
-def test_what_a_start_reads_is_drawn_given_what_is_known_of_both(seen, own, prefix):
+def test_what_an_initializer_reads_is_drawn_given_what_is_known_of_both(seen, own, prefix):
     """(g, x) begin at their joint Gaussian given x_K and g_K (which is known but for a sigma of SMALLEST); composed
     models too."""
     model, rows = in_turn(), 40_000
@@ -173,27 +173,27 @@ def test_what_a_start_reads_is_drawn_given_what_is_known_of_both(seen, own, pref
         centre = mean[free] + gain @ (torch.cat([x[0], g[0]]) - mean)[known]
         left = covariance[free][:, free] - gain @ covariance[known][:, free]
         gap = drawn[i :: len(seen)][:, free] - centre
-        if any(own):  # x is drawn given g as it is told, which was only nearly known: look at g alone
+        if any(own):  # x is drawn given g as it is given, which was only nearly known: look at g alone
             gap, left = gap[:, -1:], left[-1:, -1:]
         assert_mean(gap, 0.0)
         assert_mean(gap[:, :, None] * gap[:, None, :] - left, 0.0)
         assert torch.equal(drawn[i :: len(seen)][:, known], torch.cat([x, g], 1)[: rows // len(seen), known])
 
 
-def two_starts():
-    """x and y both have a start that reads c: x knows it for sure, y a little."""
+def two_inits():
+    """x and y both have an initializer that reads c: x knows it for sure, y a little."""
     variables = {"x": pc.Real(2, scale=0.5), "y": pc.Real(2, scale=0.5), "c": pc.Categorical(3), "z": pc.Binary(2)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    starts = {n: pc.initializers.pca(variables, n, ["c"], rank=1) for n in "xy"}
+    inits = {n: pc.initializers.pca(variables, n, ["c"], rank=1) for n in "xy"}
     for name, size in (("x", 2.0), ("y", 0.1)):
-        starts[name].means.data[1:] = size * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-        starts[name].directions.data.zero_()
-    return pc.JointModel({n: pc.Conditional(f, networks[n], starts.get(n)) for n, f in variables.items()})
+        inits[name].means.data[1:] = size * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+        inits[name].directions.data.zero_()
+    return pc.JointModel({n: pc.Conditional(f, networks[n], inits.get(n)) for n, f in variables.items()})
 
 
-def test_all_starts_that_read_a_class_speak_for_it():
+def test_all_initializers_that_read_a_class_are_evidence_for_it():
     """x for sure, y a little: the class is likely by their product, also where y is not known, and it is kept."""
-    model, rows = two_starts(), 3000
+    model, rows = two_inits(), 3000
     x, y = torch.tensor([2.0, 0.0]).expand(rows, 2), torch.tensor([0.0, 0.1]).expand(rows, 2)
     known, mask = model.validate({"x": x, "y": y}, {"y": torch.arange(rows) % 2 == 0})
     state = pc.initializers.initial_state(model, rows, model.generator(0), known, mask)
@@ -203,19 +203,19 @@ def test_all_starts_that_read_a_class_speak_for_it():
     gaps = (y[0] - 0.1 * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])).square().sum(1)
     assert_fits(torch.bincount(found, minlength=3), (-gaps.double() / (2 * 0.3**2)).softmax(0))
     data = pc.Data({"x": x, "y": y}, {"y": torch.zeros(rows, dtype=torch.bool)})
-    completed, _ = pc.Learner(model, data, batch_size=rows).completion._started(torch.arange(rows))
+    completed, _ = pc.Learner(model, data, batch_size=rows).completion._first_state(torch.arange(rows))
     assert completed["c"].unique().tolist() == [1]
 
 
-def test_a_start_keeps_the_type_of_the_model():
-    model = with_start()
+def test_an_initializer_keeps_the_type_of_the_model():
+    model = with_init()
     model.conditional("x").init.double()
     assert pc.initializers.initial_state(model, 5, model.generator(0))["x"].dtype == torch.float32
 
 
-def test_a_start_that_has_learned_little_noise_is_bounded():
+def test_an_initializer_that_has_learned_little_noise_is_bounded():
     """Under a noise of 0.02 the known part would weigh more than float32 can tell."""
-    model = with_start()
+    model = with_init()
     model.conditional("x").init.log_sigma.data.fill_(-5.0)
     known, mask = model.validate({"x": torch.ones(4, 3)}, {"x": torch.tensor([[True, False, False]]).expand(4, 3)})
     single = pc.initializers.initial_state(model, 4, model.generator(0), known, mask)["x"]
@@ -226,36 +226,103 @@ def test_a_start_that_has_learned_little_noise_is_bounded():
     )
 
 
-def test_examples_are_completed_from_a_start():
-    """Before any completion step, what is not known is as the start says given the rest."""
-    model = with_start()
+def test_examples_are_completed_from_an_initializer():
+    """Before any completion step, what is not known is as the initializer has it given the rest."""
+    model = with_init()
     data = pc.Data({"x": torch.ones(4000, 3), "c": torch.ones(4000).long()}, {"x": SEEN[:1].repeat(4000, 1)})
     learner = pc.Learner(model, data, batch_size=4000, completion=pc.CompletionOptions(steps=1))
-    state, _ = learner.completion._started(torch.arange(4000))
+    state, _ = learner.completion._first_state(torch.arange(4000))
     means, covariance = gaussians(model.conditional("x").init)
     gain = covariance[1, [0, 2]] @ covariance[[0, 2]][:, [0, 2]].inverse()
     assert_mean(state["x"][:, 1].double() - float(means[1][1] + gain @ (1 - means[1][[0, 2]])), 0.0)
     assert torch.equal(state["x"][:, [0, 2]], torch.ones(4000, 2))
 
 
-def test_starts_are_saved(tmp_path):
-    model = with_start()
+def test_initializers_are_saved(tmp_path):
+    model = with_init()
     model.save(tmp_path)
     again = pc.JointModel.load(tmp_path)
     state = pc.initializers.initial_state(model, 5, model.generator(0))
-    assert torch.equal(again.start_score("x", state), model.start_score("x", state))
-    assert again.conditional("z").init is None and again.start_score("z", state) is None
+    assert torch.equal(pc.initializers.score(again, "x", state), pc.initializers.score(model, "x", state))
+    assert again.conditional("z").init is None and pc.initializers.score(again, "z", state) is None
 
 
-def test_what_a_start_cannot_be():
+def test_a_folder_of_an_earlier_version_loads_and_answers_the_same(tmp_path):
+    """It says "starts" and "conditions", calls the class Components, and its weights conditionals.N.start.*."""
+    torch.manual_seed(0)
+    variables = {"x": pc.Real(3, scale=0.5), "c": pc.Categorical(2), "t": pc.Real(1)}
+    networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in "xc"}
+    inits = {"x": pc.initializers.pca(variables, "x", ["c", "t"], rank=2), "c": None}
+    model = pc.JointModel(
+        {n: pc.Conditional(variables[n], networks[n], inits[n]) for n in "xc"},
+        context={"t": pc.Context(variables["t"], 0.5)},
+    )
+    model.save(tmp_path)
+    description, tensors = storage.read(tmp_path, joint.FORMAT)
+    assert description["init"]["x"]["class"] == "PCA" and any(key.startswith("conditionals.0.init.") for key in tensors)
+    starts, conditions = description.pop("init"), description.pop("context")
+    starts["x"]["class"] = "Components"
+    old = {key.replace("conditionals.0.init.", "conditionals.0.start."): tensor for key, tensor in tensors.items()}
+    storage.write(tmp_path, {**description, "starts": starts, "conditions": conditions}, old)
+    again = pc.JointModel.load(tmp_path)
+    assert isinstance(again.conditional("x").init, pc.initializers.PCA) and again.context == model.context
+    assert again.state_dict().keys() == model.state_dict().keys()
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in model.state_dict().items())
+    given = {"x": pc.Observed(torch.ones(4, 3), SEEN[:1])}
+    answers = [pc.query(each, given, ["x", "c"], stop=pc.Sweeps(4)) for each in (model, again)]
+    assert torch.equal(answers[0].samples["x"], answers[1].samples["x"])
+    assert torch.equal(answers[0].probabilities["c"], answers[1].probabilities["c"])
+    again.save(tmp_path)
+    saved = json.loads((tmp_path / "model.json").read_text())
+    assert {"init", "context"} < saved.keys() and not {"starts", "conditions"} & saved.keys()
+
+
+def test_a_folder_without_initializers_and_context_loads(tmp_path):
+    """The first versions had neither."""
+    model = make()
+    model.save(tmp_path)
+    description, tensors = storage.read(tmp_path, joint.FORMAT)
+    storage.write(tmp_path, {k: v for k, v in description.items() if k not in ("init", "context")}, tensors)
+    again = pc.JointModel.load(tmp_path)
+    assert not again.context and not pc.initializers.has_init(again)
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in model.state_dict().items())
+
+
+class Elsewhere(nn.Module):
+    """An initializer that is not paracond's."""
+
+    reads = ()
+
+    def __init__(self):
+        super().__init__()
+        self.mean = nn.Parameter(torch.randn(3))
+
+    def sample(self, others, generator, rows, part=None):
+        return self.mean.expand(rows, 3)
+
+    def evidence(self, others, part):
+        return torch.zeros(len(part))
+
+
+def test_a_foreign_initializer_is_supplied_on_load(tmp_path):
+    model = pc.initializers.with_init(make(), "x", Elsewhere())
+    model.save(tmp_path)
+    with pytest.raises(pc.InputError, match=r"pass it as modules=\{'init of x': \.\.\.\}"):
+        pc.JointModel.load(tmp_path)
+    again = pc.JointModel.load(tmp_path, modules={"init of x": Elsewhere()})
+    state = pc.initializers.initial_state(again, 2, again.generator(0))
+    assert torch.equal(state["x"], model.conditional("x").init.mean.expand(2, 3))
+
+
+def test_what_an_initializer_cannot_be():
     variables = {"x": pc.Real(3), "c": pc.Categorical(2)}
-    with pytest.raises(pc.InputError, match="components are for Real and Binary groups; 'c' is Categorical"):
+    with pytest.raises(pc.InputError, match="pca is for Real and Binary groups; 'c' is Categorical"):
         pc.initializers.pca(variables, "c", ["x"])
     with pytest.raises(pc.InputError, match="'q' is none of the variables"):
         pc.initializers.pca(VARIABLES, "q", ["c"])
-    with pytest.raises(pc.InputError, match=r"a start is a module like initializers\.components, found str"):
-        pc.Conditional(pc.Real(3), nn.Identity(), "start")
-    with pytest.raises(pc.InputError, match="the start of 'x' must read other groups, found q"):
+    with pytest.raises(pc.InputError, match=r"init must be a module such as initializers\.pca\(\.\.\.\), found str"):
+        pc.Conditional(pc.Real(3), nn.Identity(), "init")
+    with pytest.raises(pc.InputError, match="the initializer of 'x' must read other groups, found q"):
         pc.initializers.pca(variables, "x", ["q"])
 
 
@@ -448,7 +515,7 @@ def test_a_wrong_or_damaged_file_is_named(tmp_path, harm, message):
 def test_weights_in_several_files(tmp_path):
     """Each of them small, all of them checked; a later save in one file leaves no other behind."""
     model = make()
-    model.save(tmp_path, at_most=2000)
+    model.save(tmp_path, max_bytes=2000)
     files = sorted(tmp_path.glob("*.safetensors"))
     largest = max(t.nbytes for t in model.state_dict().values())
     assert len(files) > 2 and all(path.stat().st_size <= max(2000, largest + 300) for path in files)
@@ -458,7 +525,7 @@ def test_weights_in_several_files(tmp_path):
     with pytest.raises(pc.InputError, match="must name a weights file"):
         pc.JointModel.load(tmp_path)
     (tmp_path / "model.json").unlink()
-    model.save(tmp_path, at_most=2000)
+    model.save(tmp_path, max_bytes=2000)
     files[0].unlink()
     with pytest.raises(pc.InputError, match=r"is missing, though model\.json names it"):
         pc.JointModel.load(tmp_path)
@@ -467,36 +534,36 @@ def test_weights_in_several_files(tmp_path):
     pc.JointModel.load(tmp_path)
 
 
-def test_starts_are_drawn_after_what_they_read():
+def test_initializers_are_drawn_after_what_they_read():
     """c begins as it comes in the data, or given what is known of it; x, which comes first in the model, given c."""
     torch.manual_seed(0)
     both = (torch.rand(4000) < 0.3).float()
     c = torch.stack([both, both, (torch.rand(4000) < 0.5).float()], 1)  # two that are always equal
     x = 10 * c[:, :1] + 0.1 * torch.randn(4000, 2)
     variables = {"x": pc.Real(2), "c": pc.Binary(3)}
-    starts = {n: pc.initializers.pca(variables, n, reads, 2) for n, reads in (("x", ["c"]), ("c", []))}
+    inits = {n: pc.initializers.pca(variables, n, reads, 2) for n, reads in (("x", ["c"]), ("c", []))}
     networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
-    model = pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables})
+    model = pc.JointModel({n: pc.Conditional(variables[n], networks[n], inits[n]) for n in variables})
     pc.initializers.fit(model, pc.Data({"x": x, "c": c}))
     state = pc.initializers.initial_state(model, 4000, model.generator(0))
     assert abs(float(state["c"][:, 0].mean()) - 0.3) < 0.05 and abs(float(state["c"][:, 2].mean()) - 0.5) < 0.05
     assert float((state["c"][:, 0] == state["c"][:, 1]).float().mean()) > 0.97
     torch.testing.assert_close(state["x"], 5 * state["c"][:, :2].sum(1, keepdim=True).expand(-1, 2), atol=1.0, rtol=0)
     known = {"c": torch.tensor([0.0, 1.0, 0.0]).expand(4000, -1)}
-    told = pc.initializers.initial_state(
+    given = pc.initializers.initial_state(
         model, 4000, model.generator(0), known, {"c": torch.tensor([False, True, False]).expand(4000, -1)}
     )
-    assert bool((told["c"][:, 1] == 1).all()) and float(told["c"][:, 0].mean()) > 0.97
-    assert abs(float(told["c"][:, 2].mean()) - 0.5) < 0.05
+    assert bool((given["c"][:, 1] == 1).all()) and float(given["c"][:, 0].mean()) > 0.97
+    assert abs(float(given["c"][:, 2].mean()) - 0.5) < 0.05
 
 
-def test_a_copy_may_begin_elsewhere():
-    """Another start of one group, fitted alone: the rest is that of the model, which stays as it was."""
+def test_a_copy_may_have_another_initializer():
+    """Another initializer of one group, fitted alone: the rest is that of the model, which stays as it was."""
     torch.manual_seed(0)
     variables = {"x": pc.Real(2), "c": pc.Binary(2)}
-    starts = {n: pc.initializers.pca(variables, n, [], 1) for n in variables}
+    inits = {n: pc.initializers.pca(variables, n, [], 1) for n in variables}
     networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
-    model = pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).double()
+    model = pc.JointModel({n: pc.Conditional(variables[n], networks[n], inits[n]) for n in variables}).double()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     other = pc.initializers.with_init(model, "x", pc.initializers.pca(variables, "x", ["c"], 1, redundancy=3.0))
     c = (torch.rand(500, 2) < 0.5).double()
@@ -507,7 +574,7 @@ def test_a_copy_may_begin_elsewhere():
     assert other.dtype == torch.float64
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
-        if not name.startswith("conditionals.0.start"):
+        if not name.startswith("conditionals.0.init"):
             assert torch.equal(value, other.state_dict()[name])
     with pytest.raises(pc.InputError, match="'w'"):
         pc.initializers.fit(other, pc.Data({"x": 10 * c, "c": c}), names=["w"])
@@ -582,7 +649,7 @@ def test_bad_models_are_refused(build, message):
 
 def test_a_network_of_the_wrong_size_is_named():
     bad = pc.JointModel({"a": pc.Conditional(pc.Binary(3), Foreign()), "b": pc.Conditional(pc.Binary(2), Foreign())})
-    with pytest.raises(pc.InputError, match=r"Foreign must put out \[batch, 3,\] for Binary.*found \[4, 2\]"):
+    with pytest.raises(pc.InputError, match=r"Foreign must return \[batch, 3,\] for Binary.*found \[4, 2\]"):
         bad("a", pc.initializers.initial_state(bad, 4, bad.generator(0)))
 
 
@@ -629,9 +696,9 @@ def fitted(rows: int = 500, **options) -> pc.initializers.PCA:
     torch.manual_seed(0)
     u = torch.randn(rows, 2)
     x = u @ torch.tensor([[1.0, 0.5, 0.0, 0.2], [0.0, 1.0, -1.0, 0.3]]) + 0.3 * torch.randn(rows, 4)
-    start = pc.initializers.pca({"x": pc.Real(4)}, "x", [], 2, **options)
-    start.fit(x, {}, torch.Generator().manual_seed(0))
-    return start
+    init = pc.initializers.pca({"x": pc.Real(4)}, "x", [], 2, **options)
+    init.fit(x, {}, torch.Generator().manual_seed(0))
+    return init
 
 
 def test_coordinates_that_say_the_same_count_as_one():
@@ -644,52 +711,52 @@ def test_coordinates_that_say_the_same_count_as_one():
         thrice.log_sigma.copy_(once.log_sigma)
     x, mask = torch.randn(6, 4), torch.rand(6, 4) < 0.5
     noise, mean = torch.randn(6, 2), once.means.expand(6, -1)
-    drawn = once.known(x, mask).directions(mean, noise)
-    same = thrice.known(x.repeat(1, 3), mask.repeat(1, 3)).directions(mean.repeat(1, 3), noise)
+    drawn = once.observe(x, mask).directions(mean, noise)
+    same = thrice.observe(x.repeat(1, 3), mask.repeat(1, 3)).directions(mean.repeat(1, 3), noise)
     torch.testing.assert_close(same, drawn)
     torch.testing.assert_close(
-        thrice.evidence({}, thrice.known(x.repeat(1, 3), mask.repeat(1, 3))), once.evidence({}, once.known(x, mask))
+        thrice.evidence({}, thrice.observe(x.repeat(1, 3), mask.repeat(1, 3))), once.evidence({}, once.observe(x, mask))
     )
     with pytest.raises(pc.InputError, match="redundancy must be at least 1"):
         pc.initializers.pca({"x": pc.Real(4)}, "x", [], 2, redundancy=0.5)
 
 
 def test_rows_with_the_same_mask_are_worked_out_once():
-    start, x = fitted(), torch.randn(6, 4)
+    init, x = fitted(), torch.randn(6, 4)
     masks = torch.eye(4, dtype=torch.bool)[:3].repeat_interleave(2, 0)
     distinct, which = _distinct(masks)
     assert len(distinct) == 3 and torch.equal(distinct[which], masks)
-    noise, mean = torch.randn(6, 2), start.means.expand(6, -1)
-    together = start.known(x, masks).directions(mean, noise)
+    noise, mean = torch.randn(6, 2), init.means.expand(6, -1)
+    together = init.observe(x, masks).directions(mean, noise)
     for k in range(6):
-        alone = start.known(x[k : k + 1], masks[k : k + 1]).directions(mean[:1], noise[k : k + 1])
+        alone = init.observe(x[k : k + 1], masks[k : k + 1]).directions(mean[:1], noise[k : k + 1])
         torch.testing.assert_close(together[k : k + 1], alone)
 
 
-def test_a_start_that_is_only_fitted_has_half_the_parameters(tmp_path):
-    start, learned = fitted(learned=False), fitted()
-    torch.testing.assert_close(start.directions, learned.directions)
-    assert not hasattr(start, "readings") and not any(p.requires_grad for p in start.parameters())
-    with pytest.raises(pc.InputError, match=r"is fitted \(fit_starts\), not learned: it has no bound"):
-        start.score(torch.zeros(1, 4), {})
+def test_an_initializer_that_is_only_fitted_has_half_the_parameters(tmp_path):
+    init, learned = fitted(learned=False), fitted()
+    torch.testing.assert_close(init.directions, learned.directions)
+    assert not hasattr(init, "readings") and not any(p.requires_grad for p in init.parameters())
+    with pytest.raises(pc.InputError, match=r"is fitted \(initializers\.fit\), not learned: it has no bound"):
+        init.score(torch.zeros(1, 4), {})
     variables = {"x": pc.Real(4), "c": pc.Binary(1)}
     networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
-    starts = {"x": start, "c": None}
-    pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).save(tmp_path)
+    inits = {"x": init, "c": None}
+    pc.JointModel({n: pc.Conditional(variables[n], networks[n], inits[n]) for n in variables}).save(tmp_path)
     found = pc.JointModel.load(tmp_path).conditional("x").init
-    torch.testing.assert_close(found.directions, start.directions)
+    torch.testing.assert_close(found.directions, init.directions)
 
 
 def banded(rows=400, band=3, rank=5, **options):
-    """Images of 2 x 6 x 8, and a start with a band that is fitted to them."""
+    """Images of 2 x 6 x 8, and an initializer with a band that is fitted to them."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(rows, 2, 6, 8, generator=generator, dtype=torch.float64).cumsum(2).cumsum(3)
     g = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
     x = x + (g @ torch.randn(3, 96, generator=generator, dtype=torch.float64)).view_as(x)
     variables = {"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}
-    start = pc.initializers.pca(variables, "x", ["g"], rank, band=band, **options).double()
-    start.fit(x, {"g": g}, generator, passes=200)
-    return start, x, g
+    init = pc.initializers.pca(variables, "x", ["g"], rank, band=band, **options).double()
+    init.fit(x, {"g": g}, generator, passes=200)
+    return init, x, g
 
 
 def basis(band):
@@ -707,9 +774,9 @@ def basis(band):
 
 
 @pytest.mark.parametrize("band", [3, 6])
-def test_a_start_with_a_band_is_the_best_in_it(band):
+def test_an_initializer_with_a_band_is_the_best_in_it(band):
     """The maximum of log p_0 among means and directions of slow cosines, by eigenvectors of what these see."""
-    start, x, g = banded(band=band, learned=False)
+    init, x, g = banded(band=band, learned=False)
     waves = basis(band)
     torch.testing.assert_close(waves @ waves.T, torch.eye(len(waves), dtype=torch.float64))
     given, flat = torch.cat([torch.ones_like(g[:, :1]), g], 1), x.flatten(1)
@@ -718,44 +785,44 @@ def test_a_start_with_a_band_is_the_best_in_it(band):
     variances, vectors = torch.linalg.eigh((gap @ waves.T).T @ (gap @ waves.T) / len(x))
     variances, vectors = variances.flip(0)[:5], vectors.flip(1)[:, :5]
     noise = (gap.square().sum() / len(x) - variances.sum()) / (96 - 5)
-    torch.testing.assert_close(start._log_scale().exp() ** 2, noise)
+    torch.testing.assert_close(init._log_scale().exp() ** 2, noise)
     close = {"rtol": 1e-5, "atol": 1e-5}  # cosines have the digits of float32
-    torch.testing.assert_close(start._mean({"g": g}), given @ slopes @ waves, **close)
+    torch.testing.assert_close(init._mean({"g": g}), given @ slopes @ waves, **close)
     covariance = waves.T @ (vectors * (variances - noise)) @ vectors.T @ waves
-    directions = start._whole(start.directions)
+    directions = init._whole(init.directions)
     torch.testing.assert_close(directions.T @ directions, covariance, **close)
-    assert start.directions.shape == (5, 2 * band**2)
+    assert init.directions.shape == (5, 2 * band**2)
 
 
-def test_a_start_with_a_band_is_asked_in_pixels():
-    """What is seen, and draws, are as those of the start that has the same mean and directions in full."""
-    start, x, g = banded()
+def test_an_initializer_with_a_band_is_used_in_pixels():
+    """What is seen, and draws, are as those of the initializer that has the same mean and directions in full."""
+    init, x, g = banded()
     full = pc.initializers.pca({"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}, "x", ["g"], 5).double()
     with torch.no_grad():
-        full.means.copy_(start._whole(start.means))
-        full.directions.copy_(start._whole(start.directions))
-        full.readings.copy_(start._whole(start.readings.T).T)
-        full.log_sigma.copy_(start.log_sigma)
-        full.log_variance.copy_(start.log_variance)
+        full.means.copy_(init._whole(init.means))
+        full.directions.copy_(init._whole(init.directions))
+        full.readings.copy_(init._whole(init.readings.T).T)
+        full.log_sigma.copy_(init.log_sigma)
+        full.log_variance.copy_(init.log_variance)
     some, seen, others = x[:4], torch.rand(4, 2, 6, 8, generator=torch.Generator().manual_seed(1)) < 0.4, {"g": g[:4]}
     for part in (None, (some, seen)):
         drawn = []
-        for each in (start, full):
-            known = None if part is None else each.known(*part)
+        for each in (init, full):
+            known = None if part is None else each.observe(*part)
             drawn.append(each.sample(others, torch.Generator().manual_seed(2), 4, known))
             drawn.append(torch.zeros(()) if known is None else each.evidence(others, known))
         torch.testing.assert_close(drawn[:2], drawn[2:])
-    torch.testing.assert_close(start.score(some, others), full.score(some, others))
+    torch.testing.assert_close(init.score(some, others), full.score(some, others))
 
 
 def test_a_band_is_saved_and_checked(tmp_path):
     variables = {"x": pc.Real((2, 6, 8)), "g": pc.Real(3)}
     networks = {n: pc.networks.mlp(variables, n, hidden=4) for n in variables}
-    start, _, _ = banded(learned=False)
-    starts = {"x": start.float(), "g": None}
-    pc.JointModel({n: pc.Conditional(variables[n], networks[n], starts[n]) for n in variables}).save(tmp_path)
+    init, _, _ = banded(learned=False)
+    inits = {"x": init.float(), "g": None}
+    pc.JointModel({n: pc.Conditional(variables[n], networks[n], inits[n]) for n in variables}).save(tmp_path)
     found = pc.JointModel.load(tmp_path).conditional("x").init
-    torch.testing.assert_close(found._whole(found.directions), start._whole(start.directions))
+    torch.testing.assert_close(found._whole(found.directions), init._whole(init.directions))
     for shape, band in ((4, 2), ((2, 6, 8), 7), ((2, 6, 8), 0)):
         with pytest.raises(pc.InputError, match=r"a band is for images"):
             pc.initializers.pca({"x": pc.Real(shape)}, "x", [], 2, band=band)

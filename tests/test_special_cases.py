@@ -1,4 +1,4 @@
-"""Known algorithms: each has the gradient that its literature gives it."""
+"""Special cases: each has the gradient that its literature gives it."""
 
 import pytest
 import torch
@@ -6,9 +6,10 @@ from helpers import assert_mean, random_joint, random_tables, still, table_model
 
 import paracond as pc
 from paracond import exact
-from paracond.baselines import special_cases as known
+from paracond.baselines import special_cases
 from paracond.theory.kernels import FactorKernel
 from paracond.theory.noise_kernels import Flips
+from paracond.training.running_batch import LiteralForm, RunningForm
 
 SHAPE = (3, 4)
 
@@ -40,7 +41,7 @@ def test_pseudo_likelihood_ascends_the_mean_of_the_conditionals():
     """With all examples in the batch it is deterministic: equal to enumeration, to rounding."""
     a, b = rows_of(random_joint(SHAPE, 1), 500, 2)
     model = table_model(random_tables(SHAPE, 0))
-    learner = known.pseudo_likelihood(model, pc.Data({"a": a, "b": b}), batch_size=500, optimiser=still)
+    learner = special_cases.pseudo_likelihood(model, pc.Data({"a": a, "b": b}), batch_size=500, optimiser=still)
     empirical = torch.bincount(a * SHAPE[1] + b, minlength=12).double().view(SHAPE) / 500
     for name in "ab":
         found = batches(learner, name, 6)
@@ -48,7 +49,7 @@ def test_pseudo_likelihood_ascends_the_mean_of_the_conditionals():
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     hidden = pc.datasets.hide(pc.Data({"a": a, "b": b}), {"b": 0.5})
     with pytest.raises(pc.InputError, match="pseudo-likelihood needs complete data; b is missing in places"):
-        known.pseudo_likelihood(model, hidden)
+        special_cases.pseudo_likelihood(model, hidden)
 
 
 def same_rows(found, wanted):
@@ -75,7 +76,7 @@ def test_the_two_gradients_of_a_completed_batch(method, paired):
     x = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
     z, prior = (torch.randint(2, (rows, 4), generator=generator).double() for _ in range(2))
     data = pc.Data({"x": x, "z": z}, {"z": torch.arange(rows) < paired}) if paired else pc.Data({"x": x})
-    learner = getattr(known, method)(model, data, prior, batch_size=2 * rows, optimiser=still, engine="eager")
+    learner = getattr(special_cases, method)(model, data, prior, batch_size=2 * rows, optimiser=still, engine="eager")
     for info in learner.run(16):
         batch, mask = learner.completion.pool, learner.completion.mask
         awake, asleep = mask["x"].all(1), mask["z"].all(1)
@@ -95,7 +96,7 @@ def test_wake_sleep_has_its_two_gradients_on_average():
     model = table_model(random_tables(SHAPE, 3))
     data, prior = random_joint((SHAPE[0],), 4), random_joint((SHAPE[1],), 5)
     (x,), (z,) = rows_of(data, 4000, 6), rows_of(prior, 4000, 7)
-    learner = known.wake_sleep(model, pc.Data({"a": x}), z, batch_size=8000, optimiser=still, seed=1)
+    learner = special_cases.wake_sleep(model, pc.Data({"a": x}), z, batch_size=8000, optimiser=still, seed=1)
     finite = exact.enumerate_model(model)
     p_x, p_z = finite.kernel.tables  # p(x | z), p(z | x)
     seen = torch.bincount(x, minlength=3).double() / 4000
@@ -107,7 +108,7 @@ def test_wake_sleep_has_its_two_gradients_on_average():
 def test_wake_sleep_takes_two_groups():
     model = table_model(random_tables((2, 2, 2), 0))
     with pytest.raises(pc.InputError, match="wake-sleep needs one group observed and one not"):
-        known.wake_sleep(model, pc.Data({"a": torch.zeros(4).long()}), torch.zeros(4).long())
+        special_cases.wake_sleep(model, pc.Data({"a": torch.zeros(4).long()}), torch.zeros(4).long())
 
 
 ZEROS = torch.zeros(4).long()
@@ -121,30 +122,37 @@ ZEROS = torch.zeros(4).long()
         (pc.Data({"a": ZEROS}), ZEROS[:0], {}, r"the prior of 'b' must be draws, \[rows, \*event\], found shape \[0\]"),
         (pc.Data({"a": ZEROS}), ZEROS + 4, {}, "'b' has classes 0 to 3, found 4 to 4"),
         (pc.Data({"a": ZEROS}), ZEROS, {"chain_length": 2}, "chain_length is no option of .*: it is 1"),
-        (pc.Data({"a": ZEROS}), ZEROS, {"skip_redrawn": False}, "skip_redrawn is no option of .*: it is True"),
-        (pc.Data({"a": ZEROS}), ZEROS, {"completion_steps": 0}, "completion_steps must be a whole number, at least 1"),
+        (pc.Data({"a": ZEROS}), ZEROS, {"form": RunningForm()}, "form is no option of .*: it is 'literal'"),
+        (
+            pc.Data({"a": ZEROS}),
+            ZEROS,
+            {"completion": pc.CompletionOptions(0)},
+            "completion steps must be a whole number, at least 1",
+        ),
     ],
 )
 @pytest.mark.parametrize("method", ["wake_sleep", "symmetric_equilibrium"])
 def test_what_the_two_player_methods_refuse(method, data, prior, options, message):
     with pytest.raises(pc.InputError, match=message):
-        getattr(known, method)(table_model(random_tables(SHAPE, 0)), data, prior, **options)
+        getattr(special_cases, method)(table_model(random_tables(SHAPE, 0)), data, prior, **options)
 
 
 def test_what_else_is_refused():
     model = table_model(random_tables(SHAPE, 0))
     data = pc.Data({"a": ZEROS, "b": ZEROS})
     with pytest.raises(pc.InputError, match="'b' is observed in places: wake-sleep has no use for that"):
-        known.wake_sleep(model, pc.Data(data.state, {"b": torch.arange(4) < 2}), ZEROS)
+        special_cases.wake_sleep(model, pc.Data(data.state, {"b": torch.arange(4) < 2}), ZEROS)
     with pytest.raises(pc.InputError, match=r"pseudo-likelihood takes Data\(values\), found dict"):
-        known.pseudo_likelihood(model, data.state)
+        special_cases.pseudo_likelihood(model, data.state)
     with pytest.raises(pc.InputError, match="chain_length is no option of pseudo-likelihood: it is 1"):
-        known.pseudo_likelihood(model, data, chain_length=4)
+        special_cases.pseudo_likelihood(model, data, chain_length=4)
+    with pytest.raises(pc.InputError, match="form is no option of pseudo-likelihood: it is 'literal'"):
+        special_cases.pseudo_likelihood(model, data, form=LiteralForm(skip_redrawn=False))
     kernel = FactorKernel("z", pc.Conditional(pc.Binary(1), pc.networks.MLP({"z": 1}, [1], depth=0)))
     with pytest.raises(pc.InputError, match="the noise must be a Kernel, found 'forward'"):
-        known.diffusion(kernel, {"z": torch.zeros(4, 1)}, "forward")
+        special_cases.diffusion(kernel, {"z": torch.zeros(4, 1)}, "forward")
     with pytest.raises(pc.InputError, match="q is no option of diffusion"):
-        known.diffusion(kernel, {"z": torch.zeros(4, 1)}, Flips("z", 0.1), q="forward")
+        special_cases.diffusion(kernel, {"z": torch.zeros(4, 1)}, Flips("z", 0.1), q="forward")
 
 
 def test_diffusion_learns_to_undo_a_fixed_noise():
@@ -154,7 +162,9 @@ def test_diffusion_learns_to_undo_a_fixed_noise():
     network = pc.networks.MLP({"z": 1}, [1], depth=0)
     kernel = FactorKernel("z", pc.Conditional(pc.Binary(1), network))
     rate = pc.schedules.cosine(0.05, 1e-4, 800)
-    known.diffusion(kernel, {"z": z}, Flips("z", 0.3), chain_length=1, batch_size=20_000, learning_rate=rate).fit(800)
+    special_cases.diffusion(
+        kernel, {"z": z}, Flips("z", 0.3), chain_length=1, batch_size=20_000, learning_rate=rate
+    ).fit(800)
     share, values = float(z.mean()), torch.tensor([[0.0], [1.0]])
     posterior = torch.tensor(
         [share * 0.3 / (share * 0.3 + (1 - share) * 0.7), share * 0.7 / (share * 0.7 + (1 - share) * 0.3)]

@@ -124,7 +124,7 @@ def edited(
     model: a trained `JointModel`.
     state: whole states, drawn by `sample(model)` or completed by `sample(model, {"x": images})`.
     name: the binary group to change.
-    change: `Observed(value, mask)`: the new values `[rows, *event]` (or one row for all), and where they are `[*event]`.
+    change: `Observed(value, mask)`: the new values, `[rows, *event]` or one row for all, and their mask `[*event]`.
     weight: how much more the changed coordinates count than they did in learning.
     sweeps: the largest number of sweeps. A row stops when the model is sure of the change.
 
