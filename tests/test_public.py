@@ -11,12 +11,41 @@ from imports import imported
 
 import paracond as pc
 
-NAMES = """
-    Answer Binary Categorical Chain CompletionOptions Conditional Context Converged Data Distribution Engine Family
-    InputError JointModel Learner NonFiniteError NotMixedWarning Observed Real Sweeps compose datasets diagnostics edited
-    exact guided impute initializers networks query sample schedules
-""".split()
-MODULES = [pc.datasets, pc.diagnostics, pc.initializers, pc.networks]
+NAMES = [
+    "Answer",
+    "Binary",
+    "Categorical",
+    "Chain",
+    "CompletionOptions",
+    "Conditional",
+    "Context",
+    "Converged",
+    "Data",
+    "Distribution",
+    "Engine",
+    "Family",
+    "InputError",
+    "JointModel",
+    "Learner",
+    "NonFiniteError",
+    "NotMixedWarning",
+    "Observed",
+    "Real",
+    "Sweeps",
+    "compose",
+    "datasets",
+    "diagnostics",
+    "edited",
+    "exact",
+    "guided",
+    "impute",
+    "initializers",
+    "networks",
+    "query",
+    "sample",
+    "schedules",
+]
+MODULES = [pc.datasets, pc.diagnostics, pc.networks]
 MOST = {"Learner": 12, "query": 10}  # parameters; 12 of any other
 TOUCH_ALL = "import paracond as pc\nfor name in pc.__all__: getattr(pc, name)"
 
@@ -28,9 +57,9 @@ def members() -> dict[str, object]:
         own = getattr(module, "__all__", None) or [
             name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
         ]
-        public = {name: getattr(module, name) for name in own if not name.startswith("_") and name.lower() == name}
-        found |= {f"{module.__name__}.{name}": value for name, value in public.items() if inspect.isfunction(value)}
-    return found
+        public = {name: getattr(module, name) for name in own if not name.startswith("_")}
+        found |= {f"{module.__name__}.{name}": value for name, value in public.items() if callable(value)}
+    return found | {"paracond.initializers.pca": pc.initializers.pca}
 
 
 MEMBERS = members()
