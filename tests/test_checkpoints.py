@@ -7,6 +7,7 @@ import signal
 import threading
 
 import pytest
+import rich.progress
 import torch
 from helpers import learner_of, random_tables, still, table_model
 from torch import nn
@@ -580,8 +581,8 @@ def test_progress_counts_what_was_done_before(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "PATIENCE", -1.0)
     checkpoints.fit(make(), 30, tmp_path)
     bars = []
-    original = progress.Progress.update
-    monkeypatch.setattr(progress.Progress, "update", lambda s, t, **k: bars.append(k) or original(s, t, **k))
+    original = rich.progress.Progress.update
+    monkeypatch.setattr(rich.progress.Progress, "update", lambda s, t, **k: bars.append(k) or original(s, t, **k))
     checkpoints.fit(make(), 35, tmp_path, resume=True, progress=True)
     assert [bar["completed"] for bar in bars] == [30, 31, 32, 33, 34]
     assert all(bar["rate"].endswith("/s") for bar in bars)

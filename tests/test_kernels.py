@@ -450,22 +450,6 @@ def test_a_loss_that_is_not_finite_stops():
     assert torch.equal(kernel.conditional.network.weight, weight)
 
 
-def test_fading_is_an_autoregression_with_a_standard_limit():
-    q, rows = noise.Fading("x", 0.3), 50_000
-    generator = torch.Generator().manual_seed(0)
-    before = {"x": torch.full((rows, 2), 4.0, dtype=torch.float64)}
-    after = q.sample(before, generator)
-    law = torch.distributions.Normal(0.7**0.5 * before["x"], 0.3**0.5)
-    torch.testing.assert_close(q.log_prob(after, before), law.log_prob(after["x"]).sum(1), rtol=0, atol=1e-10)
-    assert_mean(after["x"] - law.mean, 0.0)
-    for _ in range(60):
-        after = q.sample(after, generator)
-    assert_mean(after["x"], 0.0)
-    assert_mean(after["x"].square() - 1, 0.0)
-
-
 def test_noise_must_be_noise():
     with pytest.raises(pc.InputError, match="the chance of a flip must be between 0 and 1, found 1"):
         noise.Flips("z", 1.0)
-    with pytest.raises(pc.InputError, match="the rate of fading must be between 0 and 1, found 0"):
-        noise.Fading("x", 0.0)

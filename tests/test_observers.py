@@ -6,7 +6,7 @@ from helpers import Linear, Pairwise
 
 import paracond as pc
 from paracond.chain import Move
-from paracond.observers import Marginals, Monitor, Samples, Visits, convergence
+from paracond.observers import Marginals, Monitor, Samples, convergence
 
 MODEL = Pairwise({"u": pc.Binary(3), "c": pc.Categorical(3), "x": pc.Real(2, scale=0.7)}, seed=3).model
 
@@ -52,15 +52,10 @@ def test_clamped_coordinates_count_with_their_value():
     assert float(observer.variance[0, 0]) == pytest.approx(0, abs=1e-12) and float(observer.variance[0, 1]) > 0.1
 
 
-def test_samples_keep_the_last_and_visits_count():
-    samples, visits = Samples("c", keep=3, every=2), Visits(MODEL.variables["c"], "c")
-    moves = [m for m in run([samples, visits], steps=30) if m.name == "c"]
+def test_samples_keep_the_last():
+    samples = Samples("c", keep=3, every=2)
+    moves = [m for m in run([samples], steps=30) if m.name == "c"]
     assert torch.equal(samples.stacked(), torch.stack([moves[k].value for k in (5, 7, 9)]))
-    drawn = torch.stack([m.value for m in moves])
-    assert visits.counts.tolist() == [[int((drawn[:, r] == k).sum()) for k in range(3)] for r in range(4)]
-    grid = Visits(MODEL.variables["u"], "u")
-    moves = [m for m in run([grid]) if m.name == "u"]
-    assert grid.counts.sum(1).tolist() == [len(moves)] * 4
 
 
 def test_memory_does_not_grow_with_the_chain():

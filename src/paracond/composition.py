@@ -1,13 +1,13 @@
 """Several models, and hand-written factors, in one chain (section 5.4).
 
-The groups of model A become "A.name", those of B "B.name", and so on; new groups and given ones (context) join them.
-A rule is the conditional of one group written by hand,
+The groups of model A are called "A.name", those of B "B.name", and so on. New groups and given ones (context) join
+them. A rule is the conditional of one group written by hand,
 
     rule(law, others) -> Distribution,
 
-where `others` holds the encoded values of all other groups, and law(name) is what a model has learned, p(x_name | the
-rest of its own model). A new group needs a rule; a group of a model may have one. What comes out is a `JointModel`: it
-is asked like any other.
+where `others` holds the encoded values of all other groups, and law(name) returns the learned conditional p(x_name |
+the rest of its own model). A new group needs a rule; a group of a model may have one. The result is a `JointModel`, and
+`query` and `sample` take it like any other.
 
 Demixing, for example. Pixel by pixel, x is x' where m = 0 and x'' where m = 1; x is given, m uniform a priori:
 
@@ -29,9 +29,9 @@ Demixing, for example. Pixel by pixel, x is x' where m = 0 and x'' where m = 1; 
     )
     query(joint, {"x": mixed}, ["first.x", "second.x", "m"])
 
-Here m is drawn without looking at x' and x'' (it could never change otherwise), which is right if both are redrawn
-before anything that reads them. So it is in systematic scans, the default of `query` and `sample`: new groups come
-first, and then each model's groups in their order (x must come before what reads it).
+Here m is drawn without reading x' and x'', because it could never change otherwise. That is right if both are redrawn
+before any group that reads them, as in systematic scans, the default of `query` and `sample`: new groups come first,
+then the groups of each model in their order (x must come before the groups that read it).
 """
 
 from __future__ import annotations
@@ -59,7 +59,16 @@ def compose(
     given: Mapping[str, Family] | None = None,
     rules: Mapping[str, Rule] | None = None,
 ) -> JointModel:
-    """One model of all groups of `models`, of new `groups`, and of groups that are always `given`."""
+    """Join several models, and rules written by hand, into one `JointModel`.
+
+    Its groups are called "prefix.name". Parameters stay shared with the models.
+
+    models: the models by prefix; the same model may come twice.
+    rules: the conditionals that are written by hand, `rule(law, others)` by group. `others` has the encoded values of
+        all other groups, `law(name)` returns a learned conditional, and the rule returns a `Distribution`.
+    groups: the families of new groups, by name. Each needs a rule.
+    given: the families of groups that are always given (context), by name.
+    """
     groups, given, rules = groups or {}, given or {}, rules or {}
     learned, context = _renamed(models), {name: Context(family, None) for name, family in given.items()}
     for prefix, model in models.items():
@@ -72,7 +81,7 @@ def compose(
 
 
 def _renamed(models: Mapping[str, JointModel]) -> dict[str, Conditional]:
-    """Every conditional, under its new name; parameters stay shared with the model, and between copies of one."""
+    """Collect all conditionals under their new names. They share their parameters with the models."""
     found = {}
     for prefix, model in models.items():
         for name in model.names:
@@ -98,7 +107,7 @@ def _check(learned: Mapping, groups: Mapping, context: Mapping, rules: Mapping) 
 
 
 class Renamed(nn.Module):
-    """A network, or an initializer, that reads groups by their names in its own model."""
+    """Wraps a network or an initializer, which knows groups by their names in its own model."""
 
     def __init__(self, prefix: str, reads: Iterable[str], inner):
         super().__init__()
@@ -133,12 +142,12 @@ class Renamed(nn.Module):
 
 
 class Ruled(Conditional):
-    """A conditional by a rule; `learned` are all that the rule may ask for."""
+    """A conditional that is given by a rule. `learned` are the conditionals that the rule may call."""
 
     def __init__(self, name: str, family: Family, rule: Rule, learned: Mapping[str, Conditional]):
         own = learned.get(name)
         super().__init__(family, nn.Identity(), None if own is None else own.init)
-        self.shared = nn.ParameterDict()  # the rule's own laws have theirs
+        self.shared = nn.ParameterDict()  # the learned laws have their own
         self.name, self.rule = name, rule
         self.names, self.learned = tuple(learned), nn.ModuleList(learned.values())
 
@@ -158,13 +167,17 @@ class Ruled(Conditional):
         return found
 
 
-# --- what factors do to a conditional ----------------------------------------------------------------------------
+# --- conditionals with hand-written factors ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Pinned(Distribution):
-    """`law`, but certainly `value` at the coordinates `where`. Both broadcast against draws; coordinates of `law` must
-    be independent, and encoded as they are stored."""
+    """A law with some coordinates fixed.
+
+    law: the law of the other coordinates; coordinates must be independent, and encoded as they are stored.
+    value: the fixed values; it broadcasts against draws.
+    where: Bool, true at the fixed coordinates; it broadcasts against draws.
+    """
 
     law: Distribution
     value: Tensor
@@ -192,16 +205,20 @@ class Pinned(Distribution):
 
 @dataclass(frozen=True, eq=False)
 class Summing(Distribution):
-    """A Gaussian `law` of images `[batch, channels, height, width]`, given the sums `total` of weights * x over blocks.
+    """A Gaussian law of images `[batch, channels, height, width]`, given the sums of weights * x over blocks.
 
-    Blocks are `size` x `size` pixels of one channel each or, with `channels`, of all of them together: `total` is
-    `[batch, channels (or 1), height / size, width / size]`. With weights 1 / size^2 it is a smaller image (as in
-    super-resolution), with size 1 and weights of the channels a grey one (colourisation). In a block with variances v
-    and weights w
+    With weights 1 / size^2 the sums are a smaller image (super-resolution); with size 1, `channels` and one weight per
+    channel they are a grey image (colourisation). In a block with variances v and weights w
 
         x | sum w x = t   =   x + v w (t - sum w x) / sum w^2 v,      x ~ law.
 
-    `scores` are those of `law`; they do not include the factor that the constraint has.
+    `scores` are those of `law`, without the factor of the constraint.
+
+    law: the Gaussian without the constraint.
+    total: the sums, `[batch, channels (or 1), height / size, width / size]`.
+    weights: the weights; they broadcast against images.
+    size: the side of a block in pixels.
+    channels: whether a block has all channels, and not one.
     """
 
     law: Gaussian
@@ -212,7 +229,7 @@ class Summing(Distribution):
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, Gaussian):
-            raise InputError(f"Summing is for a Gaussian law, found {type(self.law).__name__}")
+            raise InputError(f"law: Summing is for a Gaussian law, found {type(self.law).__name__}")
         *_, channels, height, width = self.law.mean.shape
         if height % self.size or width % self.size:
             raise InputError(f"blocks of {self.size} x {self.size} pixels do not fill images of {height} x {width}")
@@ -229,7 +246,7 @@ class Summing(Distribution):
         return wide.expand_as(self.law.mean)
 
     def _moved(self, x: Tensor) -> Tensor:
-        """x, moved onto the constraint."""
+        """Move x onto the constraint."""
         pull = self.law.variance * self.weights
         gap = (self.total - self._sums(self.weights * x)) / self._sums(self.weights * pull)
         return x + pull * self._spread(gap)

@@ -1,8 +1,8 @@
-"""What the chain carries, and what is known of it (section 4: x = (x_o, x_-o)).
+"""States and masks: the values of all groups, and which of them are observed (section 4: x = (x_o, x_-o)).
 
-A `State` maps the name of each group of variables to a tensor `[batch, *event]`. A `Mask` maps it to
-a boolean tensor of the same shape, true where the value is observed (clamped); a shorter form, one
-boolean per row, stands for whole groups. A name that is absent from a mask is not observed at all.
+A `State` maps the name of each group of variables to a tensor `[batch, *event]`. A `Mask` maps it to a boolean tensor
+of the same shape, true where the value is observed (clamped). A shorter form of a mask has one boolean per row, for
+whole groups. A group that is absent from a mask is not observed at all.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ Mask = dict[str, Tensor]
 
 
 class InputError(ValueError):
-    """Bad input, refused before anything is changed: the message names the variable and what was found."""
+    """Bad input is refused with this error, before anything is changed. The message names the argument."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A group of which only some coordinates are known: `mask` is true there (see `expand_mask` for its shapes)."""
+    """A group of which only some coordinates are known.
+
+    value: the values, `[batch, *event]`. Values at unknown coordinates are ignored.
+    mask: Bool, true where the value is known: `[batch]` (whole rows), `[*event]` (the same coordinates in every row) or
+        `[batch, *event]`. None means that all of it is known.
+    """
 
     value: Tensor
     mask: Tensor | None = None
@@ -32,11 +37,15 @@ class Observed:
 
 @dataclass(frozen=True)
 class Data:
-    """A training set: values, and which of them are observed.
+    """A data set: values of named groups, and which of them are observed.
 
-    `mask` entries are `[rows]` (whole groups), `[*event]` (the same coordinates in every row) or `[rows, *event]`; a
-    group without an entry is observed everywhere, a group of the model without a value nowhere.
-    Values at unobserved coordinates are never read and may be anything, NaN included.
+    `len(data)` is the number of rows, `data[rows]` selects some of them. A group of the model that the data lack is
+    observed nowhere.
+
+    state: the values `[rows, *event]` by group, as tensors, arrays or nested lists. Values that are not observed are
+        never read and may be anything, NaN included.
+    mask: Bool by group, true where a value is observed: `[rows]` (whole rows), `[*event]` (the same coordinates in
+        every row) or `[rows, *event]`. A group without a mask is observed everywhere.
     """
 
     state: State
@@ -62,18 +71,19 @@ class Data:
         return row_count(self.state)
 
     def __getitem__(self, rows) -> Data:
-        """Some rows: a slice, a mask or indices; a single number keeps its batch axis."""
+        """Select rows by a slice, a mask or indices. A single number keeps its batch axis."""
         single = isinstance(rows, Integral) and not isinstance(rows, bool)
         if single or (isinstance(rows, Tensor) and rows.ndim == 0 and rows.dtype != torch.bool):
             rows = slice(int(rows), int(rows) + 1 or None)
         return Data(take(self.state, rows), take(self.mask, rows))
 
     def to(self, device: torch.device | str) -> Data:
+        """Copy the data to a device."""
         return Data({k: v.to(device) for k, v in self.state.items()}, {k: v.to(device) for k, v in self.mask.items()})
 
 
 def as_numbers(name: str, value) -> Tensor:
-    """A tensor from what can be one: a tensor, an array, nested lists."""
+    """Convert an array or nested lists to a tensor, or refuse them."""
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -86,27 +96,27 @@ def as_numbers(name: str, value) -> Tensor:
 
 
 def named(what: str, groups) -> dict:
-    """A dictionary by names, or a clear refusal."""
+    """Check that `groups` is a dictionary by names of groups; `what` is the name of the argument."""
     if not isinstance(groups, Mapping):
         raise InputError(f"{what} must be a dictionary by the names of groups, found {type(groups).__name__}")
     return dict(groups)
 
 
 def at_least(numbers: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse what is not a whole number, or too small: `{what: (found, least)}`."""
+    """Refuse arguments that are not whole numbers, or too small: `{argument: (found, least)}`."""
     for what, (found, least) in numbers.items():
         if not isinstance(found, int) or isinstance(found, bool) or found < least:
             raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
 
 
 def one_of(what: str, found: str, allowed: Sequence[str]) -> None:
-    """Refuse a word that is none of these."""
+    """Refuse a word that is not allowed; `what` is the name of the argument."""
     if found not in allowed:
         raise InputError(f"{what} must be one of {', '.join(allowed)}, found {found!r}")
 
 
 def row_count(state: Mapping[str, Tensor]) -> int:
-    """The number of rows, the same in every group."""
+    """Return the number of rows, which must be the same in every group."""
     sizes = {name: len(value) for name, value in state.items()}
     if not sizes:
         raise InputError("no group of variables was given")
@@ -117,7 +127,7 @@ def row_count(state: Mapping[str, Tensor]) -> int:
 
 
 def expand_mask(name: str, mask: Tensor | None, shape: Sequence[int], device: torch.device) -> Tensor:
-    """A mask in full form, `shape` = [batch, *event], from one in full, per row, per coordinate, or None (all true)."""
+    """Expand a mask to `shape` = [batch, *event]. It may be full, per row, per coordinate, or None (all true)."""
     full, rows, event = tuple(shape), tuple(shape[:1]), tuple(shape[1:])
     if mask is None:
         return torch.ones(full, dtype=torch.bool, device=device)
@@ -142,12 +152,12 @@ def expand_mask(name: str, mask: Tensor | None, shape: Sequence[int], device: to
 
 
 def take(state: Mapping[str, Tensor], rows) -> State:
-    """The given rows of every group."""
+    """Select rows of every group."""
     return {name: value[rows] for name, value in state.items()}
 
 
 def merge(mask: Mapping[str, Tensor], known: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> State:
-    """`known` where the mask is true, `other` elsewhere; groups that are not in `known` come from `other`."""
+    """Take `known` where the mask is true and `other` elsewhere. Groups that are not in `known` come from `other`."""
     return {
         name: torch.where(mask[name], known[name].to(value.dtype), value) if name in known else value
         for name, value in other.items()
@@ -155,5 +165,5 @@ def merge(mask: Mapping[str, Tensor], known: Mapping[str, Tensor], other: Mappin
 
 
 def wide(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask with the axes at its end that it lacks beside `like`."""
+    """Append axes of size 1 to a mask, until it has as many axes as `like`."""
     return mask.view(*mask.shape, *[1] * (like.ndim - mask.ndim))

@@ -1,23 +1,22 @@
-"""Is the model sound? Latents in use, conditionals that agree, chains that mix.
+"""Diagnostics of a model: are latents used, are conditionals consistent, do chains mix?
 
 Latent usage. For a latent coordinate z_j and examples (x, c) of the data, with q(z_j | c) the average of p(z_j | x, c)
 over the examples of class c,
 
-    information_j = E_c H(q(z_j | c)) - E H(p(z_j | x, c))                          (what the encoder says of x)
+    information_j = E_c H(q(z_j | c)) - E H(p(z_j | x, c))                          (what z_j encodes of x)
     read_back_j   = E_c H(q(z_j | c)) + E log p(z_j | x', c),   x' ~ p(x | z, c)     (what survives a redraw of x).
 
-Both are mutual informations in nats given c (the second a lower bound of one); x is the largest observed group, and c
-all observed classes: latents that only repeat the class say nothing of x. Learning of
-this kind has a stable state in which the decoder ignores z and the encoder returns its prior: every latent then has
-zero of both. Such a model still classifies, but each class has one picture. A coordinate is active if both exceed
-`ACTIVE`.
+Both are mutual informations in nats given c (the second a lower bound of one). x is the largest observed group, and c
+are all observed classes: a latent that only repeats the class has no information about x. Learning has a stable state
+in which the decoder ignores z and the encoder returns its prior: then both are zero for every latent. Such a model
+still classifies, but has one picture per class. A coordinate is active if both exceed `ACTIVE`.
 
 Consistency. At the limiting distribution p of the chain, the loss per step in eq:chain_kl is
 
     sum_x p(x) KL(p(x' | x) || p^r(x' | x)) = E[log p_i(x'_i | x_-i) - log p_i(x_i | x_-i)],
 
-since the terms log p(x) - log p(x') cancel in the mean: what a redrawn group scores more than what it replaced.
-It is zero iff the conditionals are consistent (theorem T1), and needs no enumeration.
+since the terms log p(x) - log p(x') cancel in the mean: the score of a redrawn value minus the score of the value it
+replaced. It is zero iff the conditionals are consistent (theorem T1), and needs no enumeration.
 """
 
 from __future__ import annotations
@@ -42,21 +41,28 @@ ACTIVE = 0.02  # nats
 
 @dataclass(frozen=True, eq=False)
 class LatentUsage:
-    """Nats per latent coordinate, `[*event]`."""
+    """Information of each latent coordinate, in nats (see the head of this module).
+
+    information: what the coordinate encodes of x, `[*event]`.
+    read_back: what survives a redraw of x, `[*event]`.
+    """
 
     information: Tensor
     read_back: Tensor
 
     @property
     def active(self) -> Tensor:
+        """Bool `[*event]`, true where a coordinate is used."""
         return (self.information > ACTIVE) & (self.read_back > ACTIVE)
 
     @property
     def count(self) -> int:
+        """The number of active coordinates."""
         return int(self.active.sum())
 
     @property
     def collapsed(self) -> bool:
+        """Whether no coordinate is active."""
         return self.count == 0
 
     def __repr__(self) -> str:
@@ -66,7 +72,14 @@ class LatentUsage:
 
 @torch.no_grad()
 def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4, seed: int = 0) -> LatentUsage:
-    """How much the coordinates of `latent` say of the examples, and how much of that a redraw preserves."""
+    """Measure how much the coordinates of a latent group encode of the examples, and how much a redraw preserves.
+
+    model: a trained `JointModel`.
+    data: examples, in which the latent group is not observed.
+    latent: the latent group.
+    sweeps: sweeps of the chain that infers the latents.
+    seed: fixes all randomness.
+    """
     generator = model.generator(seed)
     known, mask = model.validate(data.state, data.mask)
     model.check_names([latent])
@@ -84,7 +97,7 @@ def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4,
 
 
 def _carrier(model: JointModel, latent: str, mask: Mask) -> str:
-    """The observed group with the most coordinates: the one a latent is there to describe."""
+    """Return the observed group with the most coordinates, which the latents describe."""
     observed = [n for n in model.names if n != latent and bool(mask[n].any())]
     if not observed:
         raise InputError("latent usage needs data of which some group is observed")
@@ -92,7 +105,7 @@ def _carrier(model: JointModel, latent: str, mask: Mask) -> str:
 
 
 def _classes(model: JointModel, latent: str, state: State, mask: Mask) -> Tensor:
-    """A number for every row, the same for rows with the same observed classes (context too)."""
+    """Number the rows by their observed classes, those of the context included."""
     names = [n for n in model.variables if n != latent and _is_class(model, n) and bool(mask[n].all())]
     columns = [state[n] for n in names] or [torch.zeros(row_count(state), dtype=torch.long, device=model.device)]
     return torch.stack(columns, 1).unique(dim=0, return_inverse=True)[1]
@@ -103,7 +116,7 @@ def _is_class(model: JointModel, name: str) -> bool:
 
 
 def _marginal_entropy(model: JointModel, name: str, posterior: Distribution, classes: Tensor) -> Tensor:
-    """Entropy of each coordinate's average over the rows of a class, in nats, on average over classes."""
+    """Average each coordinate's law over the rows of a class; return its entropy in nats, averaged over classes."""
     total = torch.zeros_like(posterior.entropy[0])
     for k in range(int(classes.max()) + 1):
         mean, spread = posterior.mean[classes == k], posterior.variance[classes == k]
@@ -114,7 +127,12 @@ def _marginal_entropy(model: JointModel, name: str, posterior: Distribution, cla
 
 @dataclass(frozen=True, eq=False)
 class Consistency:
-    """Nats per step that the bound loses: in all, with its standard error, and the part of each group (they add up)."""
+    """The detailed-balance gap: nats per step that the bound loses. It is zero iff the conditionals are consistent.
+
+    gap: the gap of the model.
+    error: its standard error.
+    by_group: the part of each group; they add up to the gap.
+    """
 
     gap: float
     error: float
@@ -135,9 +153,16 @@ def consistency(
     seed: int = 0,
     state: State | None = None,
 ) -> Consistency:
-    """The detailed-balance gap, estimated along chains of the random scan after `warmup` steps.
+    """Estimate the detailed-balance gap along chains of the random scan.
 
-    The chains start at random, or at `state`. The error is the standard error over chains, which are independent.
+    The error is the standard error over chains, which are independent.
+
+    model: a trained `JointModel`.
+    chains: the number of chains.
+    warmup: steps before the estimate.
+    steps: steps of the estimate.
+    seed: fixes all randomness.
+    state: where the chains begin, one row each (default: random values).
     """
     generator = model.generator(seed)
     state = initial_state(model, chains, generator) if state is None else state
@@ -160,6 +185,13 @@ def consistency(
 def mixing(
     model: JointModel, names: Iterable[str] | None = None, *, chains: int = 16, sweeps: int = 200, seed: int = 0
 ) -> Diagnostics:
-    """R-hat and effective sample size of the unclamped chain, `sweeps` sweeps after as many of warm-up."""
+    """Measure R-hat and effective sample size of the unclamped chain.
+
+    model: a trained `JointModel`.
+    names: the groups to measure (default: all).
+    chains: the number of chains; they begin at random values.
+    sweeps: sweeps of the measurement, after as many of warm-up.
+    seed: fixes all randomness.
+    """
     wanted = list(model.names if names is None else names)
     return query(model, {}, wanted, chains=chains, stop=Sweeps(sweeps), init="random", seed=seed).diagnostics

@@ -23,20 +23,24 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Distribution(ABC):
-    """p(x_i | x_-i) for every row of a batch."""
+    """The base class of distributions: one law p(x_i | x_-i) for every row of a batch.
+
+    `model(name, state)` returns one. `scores`, `log_prob` and `sample` evaluate and draw; `mean`, `variance` and
+    `entropy` summarise.
+    """
 
     @abstractmethod
     def scores(self, value: Tensor) -> Tensor:
-        """log p of every coordinate, `[batch, *event]` (`[batch]` where the family does not factorise)."""
+        """Return log p of every coordinate, `[batch, *event]` (`[batch]` where the family does not factorise)."""
 
     @abstractmethod
     def sample(self, generator: torch.Generator) -> Tensor:
-        """One draw per row, `[batch, *event]`, without gradient."""
+        """Draw one value per row, `[batch, *event]`, without gradient."""
 
     @property
     @abstractmethod
     def mean(self) -> Tensor:
-        """E[encode(x)]: what marginals average."""
+        """E[encode(x)], of which marginals are averages."""
 
     @property
     @abstractmethod
@@ -49,11 +53,11 @@ class Distribution(ABC):
         """Entropy of every coordinate in nats, `[batch, *event]`."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p(x_i | x_-i), `[batch]`."""
+        """Return log p(x_i | x_-i), `[batch]`."""
         return self.scores(value).reshape(len(value), -1).sum(1)
 
     def redraw(self, value: Tensor, clamp: Tensor | None, generator: torch.Generator) -> Tensor:
-        """A draw of the free coordinates, given `value` at those where `clamp` is true."""
+        """Draw the free coordinates, given `value` at those where `clamp` is true."""
         drawn = self.sample(generator)
         return drawn if clamp is None else torch.where(clamp, value, drawn)
 
@@ -68,8 +72,8 @@ class Bernoulli(Distribution):
         return value * self.logits - F.softplus(self.logits)
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        mean = self.mean.detach()  # which is kept, with its gradient
-        # On CPU, torch.bernoulli takes several times as long. NaN becomes 0; scores stay NaN, and that is found.
+        mean = self.mean.detach()  # `mean` itself is cached with its gradient
+        # On CPU, torch.bernoulli takes several times as long. NaN becomes 0; scores stay NaN, which the guard finds.
         return torch.empty_like(mean).uniform_(generator=generator).lt_(mean)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The oracle: everything the paper defines, computed exactly on a finite space by enumeration.
+"""The oracle: the paper's quantities, computed exactly on a finite space by enumeration.
 
 Kernels (section 3). A kernel p(x | x') is applied to distributions and scored against another, q:
 
@@ -8,8 +8,8 @@ Kernels (section 3). A kernel p(x | x') is applied to distributions and scored a
 
 and these give the likelihood L, its bound L_B (eq:chain) and the approximations F-hat and F (appendix B.1).
 `MatrixKernel` is any kernel as a dense matrix. `GibbsKernel` is eq:gibbs_transition as tables over the groups: the sum
-over x' is a sum over one group at a time, and since a move in group i scores alpha_i p_i(x_i | x_-i) whatever the new
-value is, all three take O(groups * states) and no matrix is ever formed. That serves 2^16 states in seconds.
+over x' is a sum over one group at a time, and a move in group i has the score alpha_i p_i(x_i | x_-i) whatever the new
+value is. So all three take O(groups * states) and need no matrix: 2^16 states take seconds.
 
 Distributions are float64 tensors of shape (K_1, ..., K_m), one axis per group (one axis in all for a `MatrixKernel`).
 """
@@ -21,15 +21,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
 from paracond.data import InputError, Observed, State
 from paracond.model import JointModel
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
 
 DENSE = 1024  # up to this many states, linear algebra is dense
 CHUNK = 16384  # states per forward pass when tables are made
@@ -37,6 +39,8 @@ MOST = 2**16
 
 
 class Kernel(Protocol):
+    """A transition kernel on a finite space."""
+
     @property
     def shape(self) -> tuple[int, ...]: ...
 
@@ -48,7 +52,10 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MatrixKernel:
-    """Any kernel: `transition[a, b]` = p(b | a)."""
+    """Any kernel as a dense matrix.
+
+    transition: `transition[a, b]` = p(b | a), float64.
+    """
 
     transition: Tensor
 
@@ -71,7 +78,11 @@ class MatrixKernel:
 
 @dataclass(frozen=True, eq=False)
 class GibbsKernel:
-    """eq:gibbs_transition: `tables[i]` is p_i(x_i | x_-i) at every x, so it sums to one along axis i."""
+    """The kernel of eq:gibbs_transition, as tables.
+
+    tables: p_i(x_i | x_-i) at every x, for every group i; it sums to one along axis i.
+    alpha: the scan weights.
+    """
 
     tables: Sequence[Tensor]
     alpha: Sequence[float]
@@ -85,7 +96,7 @@ class GibbsKernel:
 
     @cached_property
     def stay(self) -> Tensor:
-        """p(x | x): the redrawn group may fall on its old value."""
+        """p(x | x), the probability that the redrawn group keeps its value."""
         total = torch.zeros_like(self.tables[0])
         for _, a, t in self._groups():
             total.add_(t, alpha=a)
@@ -100,7 +111,7 @@ class GibbsKernel:
     def forward_score(self, weights: Tensor) -> Tensor:
         total = torch.xlogy(weights * self.stay, self.stay).sum()
         for i, a, t in self._groups():
-            elsewhere = weights.sum(i, keepdim=True) - weights  # mass of the states that differ in group i alone
+            elsewhere = weights.sum(i, keepdim=True) - weights  # mass of the states that differ only in group i
             total = total + torch.xlogy(elsewhere * a * t, a * t).sum()
         return total
 
@@ -111,7 +122,7 @@ class GibbsKernel:
         return total
 
     def matrix(self) -> Tensor:
-        """The dense kernel [from, to] over flattened states."""
+        """Return the dense kernel [from, to] over flattened states."""
         size = math.prod(self.shape)
         if size > 8 * DENSE:
             raise InputError(f"a dense kernel of {size} x {size} would not fit; use push")
@@ -119,7 +130,7 @@ class GibbsKernel:
         return torch.stack([self.push(row.view(self.shape)).flatten() for row in unit])
 
     def restrict(self, keep: Sequence[Tensor]) -> GibbsKernel:
-        """The clamped chain: group i takes only the values `keep[i]` (indices); groups with one value are fixed."""
+        """Return the kernel of the clamped chain: group i takes only the values `keep[i]` (indices)."""
         tables, alpha = [], []
         for i, a, t in self._groups():
             for axis, index in enumerate(keep):
@@ -133,7 +144,7 @@ class GibbsKernel:
 
 
 def limiting(kernel: Kernel) -> Tensor:
-    """The unique p with p = push(p)."""
+    """Return the limiting distribution: the unique p with p = push(p)."""
     size = math.prod(kernel.shape)
     p = _solve(kernel.matrix()) if size <= DENSE else _krylov(kernel, size)
     p = p.clamp(min=0) / p.clamp(min=0).sum()
@@ -145,7 +156,7 @@ def limiting(kernel: Kernel) -> Tensor:
 
 
 def _solve(matrix: Tensor) -> Tensor:
-    """p (K - I) = 0 and p 1 = 1, as one regular system: p (I - K + 1 1^T) = 1^T."""
+    """Solve p (K - I) = 0 and p 1 = 1 as one regular system: p (I - K + 1 1^T) = 1^T."""
     size = len(matrix)
     system = torch.eye(size, dtype=torch.float64) - matrix + 1
     solution, info = torch.linalg.solve_ex(system.T, torch.ones(size, dtype=torch.float64))
@@ -155,11 +166,13 @@ def _solve(matrix: Tensor) -> Tensor:
 
 
 def _krylov(kernel: Kernel, size: int) -> Tensor:
-    """The leading eigenvector by Arnoldi iteration."""
-    start = np.full(size, 1 / size)
+    """Find the leading eigenvector by Arnoldi iteration."""
+    from scipy.sparse.linalg import ArpackNoConvergence, eigs  # here: slow to import
+
+    uniform = np.full(size, 1 / size)
     try:
-        values, vectors = scipy.sparse.linalg.eigs(_operator(kernel), k=2, which="LR", v0=start, tol=1e-12)
-    except scipy.sparse.linalg.ArpackNoConvergence:
+        values, vectors = eigs(_operator(kernel), k=2, which="LR", v0=uniform, tol=1e-12)
+    except ArpackNoConvergence:
         raise InputError("the limiting distribution was not found: the chain mixes too slowly") from None
     order = np.argsort(-values.real)
     if values[order[1]].real > 1 - 1e-10:
@@ -168,52 +181,56 @@ def _krylov(kernel: Kernel, size: int) -> Tensor:
     return vector / vector.sum()
 
 
-def _operator(kernel: Kernel) -> scipy.sparse.linalg.LinearOperator:
+def _operator(kernel: Kernel) -> LinearOperator:
+    from scipy.sparse.linalg import LinearOperator
+
     def push(vector: np.ndarray) -> np.ndarray:
         return kernel.push(torch.as_tensor(vector).view(kernel.shape)).flatten().numpy()
 
     size = math.prod(kernel.shape)
-    return scipy.sparse.linalg.LinearOperator((size, size), matvec=push, dtype=float)
+    return LinearOperator((size, size), matvec=push, dtype=float)
 
 
 def mixing_rate(kernel: Kernel) -> float:
-    """The second largest modulus among the kernel's eigenvalues: distances to the limit fall like rate^n."""
+    """Return the second largest modulus of the eigenvalues: distances to the limit fall like rate^n."""
     size = math.prod(kernel.shape)
     if size <= DENSE:
         moduli = torch.linalg.eigvals(kernel.matrix()).abs()
     else:
-        moduli = torch.as_tensor(np.abs(scipy.sparse.linalg.eigs(_operator(kernel), k=2, return_eigenvectors=False)))
+        from scipy.sparse.linalg import eigs
+
+        moduli = torch.as_tensor(np.abs(eigs(_operator(kernel), k=2, return_eigenvectors=False)))
     return float(moduli.sort(descending=True).values[1])
 
 
 def reverse(kernel: Kernel) -> MatrixKernel:
-    """p^r(x' | x) = p(x | x') p(x') / p(x), as a matrix. (`lower_bound_kl` needs none: it splits log p^r.)"""
+    """Return the reverse kernel p^r(x' | x) = p(x | x') p(x') / p(x), as a matrix."""
     p = limiting(kernel).flatten()
     return MatrixKernel(kernel.matrix().T * p / p[:, None])
 
 
 def conditionals(p: Tensor) -> list[Tensor]:
-    """p(x_i | x_-i) for every group, in the form of `GibbsKernel.tables`."""
+    """Return the conditionals p(x_i | x_-i) of a joint distribution, in the form of `GibbsKernel.tables`."""
     return [p / p.sum(i, keepdim=True) for i in range(p.ndim)]
 
 
 def detailed_balance_gap(kernel: Kernel) -> float:
-    """sum_x p(x) KL(p(x' | x) || p^r(x' | x)), nats per step: zero iff detailed balance holds.
+    """Return sum_x p(x) KL(p(x' | x) || p^r(x' | x)) in nats per step, which is zero iff detailed balance holds.
 
-    It is what eq:chain_kl loses per step at the limit. The terms in log p(x) cancel by stationarity.
+    It is the loss per step of eq:chain_kl at the limit. The terms in log p(x) cancel by stationarity.
     """
     p = limiting(kernel)
     return float(kernel.forward_score(p) - kernel.backward_score(p, kernel))
 
 
 def consistency_gap(kernel: GibbsKernel) -> float:
-    """max |p_i(x_i | x_-i) - p(x_i | x_-i)| over groups and states: zero iff the conditionals are consistent (T1)."""
+    """Return max |p_i(x_i | x_-i) - p(x_i | x_-i)|, which is zero iff the conditionals are consistent (T1)."""
     implied = conditionals(limiting(kernel))
     return max(float((a - b).abs().max()) for a, b in zip(kernel.tables, implied, strict=True))
 
 
 def is_consistent(kernel: GibbsKernel, tolerance: float = 1e-8) -> bool:
-    """Whether some joint distribution has these tables as its conditionals."""
+    """Return whether some joint distribution has these tables as its conditionals."""
     return consistency_gap(kernel) < tolerance
 
 
@@ -221,7 +238,7 @@ def is_consistent(kernel: GibbsKernel, tolerance: float = 1e-8) -> bool:
 
 
 def trajectory(q: Kernel, data: Tensor, n: int) -> list[Tensor]:
-    """q_1 = data, q_k = push(q_k-1), ..., q_n+1."""
+    """Return the distributions q_1 = data, q_k = push(q_k-1), ..., q_n+1."""
     laws = [data]
     for _ in range(n):
         laws.append(q.push(laws[-1]))
@@ -229,33 +246,33 @@ def trajectory(q: Kernel, data: Tensor, n: int) -> list[Tensor]:
 
 
 def kl(p: Tensor, q: Tensor) -> float:
-    """KL(p || q) in nats."""
+    """Return KL(p || q) in nats."""
     return float((torch.xlogy(p, p) - torch.xlogy(p, q)).sum())
 
 
 def likelihood(data: Tensor, kernel: Kernel) -> Tensor:
-    """L = sum_x data(x) log p(x), p the limiting distribution."""
+    """Return L = sum_x data(x) log p(x), with p the limiting distribution."""
     return torch.xlogy(data, limiting(kernel)).sum()
 
 
 def f_hat(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
-    """F-hat = n sum Q_n(x) q(x' | x) [log p(x | x') - log q(x' | x)], the second term of eq:chain."""
+    """Return F-hat = n sum Q_n(x) q(x' | x) [log p(x | x') - log q(x' | x)], the second term of eq:chain."""
     weights = torch.stack(trajectory(q, data, n)[:n]).sum(0)
     return q.backward_score(weights, p) - q.forward_score(weights)
 
 
 def f(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
-    """F = F-hat + sum q_n(x) q(x' | x) log q(x' | x), eq. hatF."""
+    """Return F = F-hat + sum q_n(x) q(x' | x) log q(x' | x), eq. hatF."""
     return q.forward_score(trajectory(q, data, n)[n - 1]) + f_hat(data, p, q, n)
 
 
 def lower_bound(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
-    """L_B of eq:chain."""
+    """Return L_B of eq:chain."""
     return torch.xlogy(trajectory(q, data, n)[n], limiting(p)).sum() + f_hat(data, p, q, n)
 
 
 def lower_bound_kl(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
-    """L_B by its KL form, eq:chain_kl: L - n sum_x Q_n(x) KL(q(x' | x) || p^r(x' | x))."""
+    """Return L_B by its KL form, eq:chain_kl: L - n sum_x Q_n(x) KL(q(x' | x) || p^r(x' | x))."""
     laws = trajectory(q, data, n)
     weights, log_p = torch.stack(laws[:n]).sum(0), limiting(p).log()
     moved = torch.stack(laws[1:]).sum(0)
@@ -269,24 +286,31 @@ def lower_bound_kl(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Finite:
-    """A joint model of finite groups, enumerated: its states, in the order of the flattened axes, and its kernel."""
+    """A joint model of finite groups, enumerated.
+
+    names: the groups, in the order of the axes.
+    values: every value of each group, `[K_i, *event]`.
+    kernel: the kernel of the chain.
+    states: every joint state, `[prod K_i, *event]`, in the order of the flattened axes.
+    """
 
     names: tuple[str, ...]
-    values: dict[str, Tensor]  # every value of each group, [K_i, *event]
+    values: dict[str, Tensor]
     kernel: GibbsKernel
-    states: State = field(repr=False)  # every joint state, [prod K_i, *event]
+    states: State = field(repr=False)
 
     def limiting(self) -> Tensor:
+        """Return the joint distribution, `[K_1, ..., K_m]`."""
         return limiting(self.kernel)
 
     def clamped(self, given: Mapping[str, Tensor | Observed]) -> tuple[GibbsKernel, dict[str, Tensor]]:
-        """The kernel of the chain with one row clamped (values without batch), and the values left to each group."""
+        """Return the kernel of the clamped chain, and the values left to each group. `given` has no batch axis."""
         keep = [self._compatible(name, given.get(name)) for name in self.names]
         left = {name: self.values[name][index] for name, index in zip(self.names, keep, strict=True)}
         return self.kernel.restrict(keep), left
 
     def posterior(self, given: Mapping[str, Tensor | Observed]) -> Tensor:
-        """p(x | given) of the limiting distribution, over all states (zero where they contradict what is given)."""
+        """Return p(x | given) over all states; it is zero where they contradict the given values."""
         p = self.limiting()
         for axis, name in enumerate(self.names):
             fits = torch.zeros(p.shape[axis], dtype=p.dtype)
@@ -295,12 +319,12 @@ class Finite:
         return p / p.sum()
 
     def marginal(self, p: Tensor, name: str) -> Tensor:
-        """p(x_name), [K_name]."""
+        """Return the marginal p(x_name), `[K_name]`."""
         axis = self.names.index(name)
         return p.sum([a for a in range(p.ndim) if a != axis]) if p.ndim > 1 else p
 
     def _compatible(self, name: str, known: Tensor | Observed | None) -> Tensor:
-        """Indices of the values of a group that agree with what is known of it."""
+        """Return the indices of the values of a group that agree with its known coordinates."""
         values = self.values[name]
         if known is None:
             return torch.arange(len(values))
@@ -313,8 +337,10 @@ class Finite:
 
 @torch.no_grad()
 def enumerate_model(model: JointModel) -> Finite:
-    """The tables of a joint model whose groups are all finite, in float64. At most 2^16 states. Conditions have their
-    defaults."""
+    """Enumerate a joint model of finite groups with at most 2^16 states, in float64.
+
+    model: the `JointModel`. Context groups take their defaults.
+    """
     values = {name: model.variables[name].values() for name in model.names}
     sizes = [len(v) for v in values.values()]
     if math.prod(sizes) > MOST:
@@ -323,8 +349,8 @@ def enumerate_model(model: JointModel) -> Finite:
     states = {name: v[index.flatten()] for (name, v), index in zip(values.items(), axes, strict=True)}
     double = copy.deepcopy(model).to("cpu", torch.float64)
     stored = {name: model.variables[name].store(v, torch.float64) for name, v in states.items()}
-    for name, condition in model.context.items():
-        stored[name] = condition.values(name, math.prod(sizes), torch.float64, torch.device("cpu"))
+    for name, group in model.context.items():
+        stored[name] = group.values(name, math.prod(sizes), torch.float64, torch.device("cpu"))
     tables = []
     for axis, name in enumerate(model.names):
         table = torch.cat([_probabilities(double, name, stored, first) for first in range(0, math.prod(sizes), CHUNK)])

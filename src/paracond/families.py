@@ -1,6 +1,6 @@
-"""Families of distributions: how a group of variables is stored, encoded, started, and which law it has given the rest.
+"""Families of distributions: how a group of variables is stored, encoded and initialised, and its law given the rest.
 
-A family says what values a group takes; of a network's output it makes a `Distribution` (see `distributions`).
+A family says what values a group takes, and turns the output of a network into a `Distribution` (see `distributions`).
 
 | family      | stored             | encoded (network input) | network output           | summary `mean`     |
 |-------------|--------------------|-------------------------|--------------------------|--------------------|
@@ -27,21 +27,26 @@ from paracond.distributions import LOG_2PI, Bernoulli, Distribution, Gaussian, S
 from paracond.serialization import class_named
 
 Shape = tuple[int, ...]
-# Adam moves every parameter by about its learning rate per update, whatever it means. A sigma has nats to go, alone;
-# the thousands of weights beside it have not. So it is read ten times enlarged.
+# Adam moves every parameter by about its learning rate per update. A log-scale must move by several nats, each of the
+# thousands of weights only a little. So the log-scale is this many times its parameter.
 GAIN = 10.0
 
 
 @dataclass(frozen=True)
 class Family(ABC):
-    """What values a group of variables takes. `shape` is the event shape: a number, a tuple, or () for a scalar."""
+    """The base class of families: what values a group of variables takes.
+
+    A new family derives from it and is a frozen dataclass.
+
+    shape: the shape of one value, without the batch: a number, a tuple, or () for a scalar.
+    """
 
     shape: int | Shape = ()
 
     finite: ClassVar[bool] = False
-    #: Whether single coordinates may be clamped: true where coordinates are independent given the rest
-    #: (one that conditions must override `Distribution.redraw`, and `observers.summary` does not know of it yet).
-    #: Where false, partial masks are refused.
+    #: Whether single coordinates may be clamped: true where coordinates are independent given the rest. Where false,
+    #: partial masks are refused. (A family that conditions on clamped coordinates must override `Distribution.redraw`;
+    #: `observers.summary` does not support that.)
     clamps_coordinates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -56,12 +61,12 @@ class Family(ABC):
 
     @property
     def encoding_shape(self) -> Shape:
-        """Shape of what networks read, without the batch."""
+        """Shape of a value as networks read it, without the batch."""
         return self.event_shape
 
     @property
     def output_shape(self) -> Shape:
-        """Shape of what this group's network must put out, without the batch."""
+        """Shape of the output that the network of this group must return, without the batch."""
         return self.event_shape
 
     def shared_parameters(self) -> dict[str, Tensor]:
@@ -69,20 +74,20 @@ class Family(ABC):
         return {}
 
     def encode(self, value: Tensor) -> Tensor:
-        """Network input, `[batch, *encoding_shape]`."""
+        """Encode values as networks read them, `[batch, *encoding_shape]`."""
         return value
 
     @abstractmethod
     def distribution(self, output: Tensor, **shared: Tensor) -> Distribution:
-        """The distribution given by a network's output `[batch, *output_shape]`."""
+        """Return the distribution with the parameters in a network's output `[batch, *output_shape]`."""
 
     @abstractmethod
     def random(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-        """Random values to begin a chain with, on the generator's device."""
+        """Draw random values for the first state of a chain, on the generator's device."""
 
     @abstractmethod
     def decide(self, mean: Tensor) -> Tensor:
-        """The decision for a marginal: maximum marginal where discrete, mean marginal where real."""
+        """Decide by a marginal: the maximum for discrete groups, the mean for real ones."""
 
     @abstractmethod
     def check_values(self, name: str, known: Tensor) -> None:
@@ -90,18 +95,18 @@ class Family(ABC):
 
     @abstractmethod
     def marginal_entropy(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """Entropy in nats of each coordinate, `[*event]`, of a mixture with these moments of encode(x)."""
+        """Return the entropy in nats of each coordinate, `[*event]`, for these moments of encode(x)."""
 
     def store(self, value: Tensor, dtype: torch.dtype) -> Tensor:
-        """A value in the type it is stored in."""
+        """Convert a value to the type it is stored in."""
         return value.to(dtype)
 
     def values(self) -> Tensor:
-        """Every value of a finite family, `[count, *shape]`."""
+        """Enumerate the values of a finite family, `[count, *shape]`."""
         raise InputError(f"{self} has no finite set of values")
 
     def expand(self, mask: Tensor) -> Tensor:
-        """A mask over coordinates, made to broadcast against encodings."""
+        """Reshape a mask over coordinates so that it broadcasts against encodings."""
         return mask
 
     def check_shape(self, name: str, value: Tensor) -> None:
@@ -118,7 +123,7 @@ class Family(ABC):
         self.check_values(name, known)
 
     def describe(self) -> dict:
-        """The family as JSON: its class and its arguments."""
+        """Describe the family as JSON: its class and its arguments."""
         return {"class": type(self).__name__, **asdict(self)}
 
 
@@ -127,7 +132,12 @@ class Family(ABC):
 
 @dataclass(frozen=True)
 class Binary(Family):
-    """{0, 1}^shape, stored as floats."""
+    """A group of binary values, {0, 1}^shape, stored as floats.
+
+    The network of the group returns logits `[batch, *shape]`.
+
+    shape: the shape of one value, without the batch: a number, a tuple, or () for a scalar.
+    """
 
     finite: ClassVar[bool] = True
 
@@ -158,7 +168,13 @@ class Binary(Family):
 
 @dataclass(frozen=True)
 class Categorical(Family):
-    """{0, ..., classes - 1}^shape, stored as indices and fed to networks one-hot."""
+    """A group of classes, {0, ..., classes - 1}^shape, stored as indices; networks read them one-hot.
+
+    The network of the group returns logits `[batch, *shape, classes]`.
+
+    classes: the number of classes, at least 2.
+    shape: the shape of one value, without the batch: a number, a tuple, or () for one class per row.
+    """
 
     classes: int = 2
     finite: ClassVar[bool] = True
@@ -223,17 +239,21 @@ class Categorical(Family):
 
 @dataclass(frozen=True)
 class Real(Family):
-    """R^shape, Gaussian given the rest.
+    """A group of real values, R^shape, Gaussian given the rest.
 
-    `scale` is "element" (the network puts out a mean and a log-scale per coordinate), "coordinate" (a learned sigma per
-    coordinate, the same for all inputs), "learned" (one learned sigma) or a number (fixed). What is learned starts at
-    `initial_scale`. Start it small: while the noise is so wide that latents cannot be read back from a redrawn value,
-    they collapse (see `diagnostics.latent_usage`). It never falls under `floor`, since the likelihood has no upper
-    bound. With "element", give a `ceiling` too: without one, a chain that leaves the data may meet ever wider noise
-    and run away. A low ceiling also keeps variation out of the noise, so that latents must carry it.
+    The network of the group returns means `[batch, *shape]`; with scale="element", means and log-scales
+    `[batch, 2, *shape]`.
 
-    `bounds` (low, high) are those of the mean, which is then a sigmoid of what the network puts out, with slope one in
-    the middle. Give them where values are bounded, as pixels are: a chain cannot leave them by more than its noise.
+    shape: the shape of one value, without the batch: a number, a tuple, or () for a scalar.
+    scale: the standard deviation: "element" (an output of the network for every value), "coordinate" (one learned
+        number per coordinate), "learned" (one learned number) or a fixed number.
+    bounds: (low, high) of the mean, which is then a sigmoid of the network's output, with slope one in the middle. Give
+        them where values are bounded, as pixels are: a chain then cannot leave them by more than its noise.
+    initial_scale: the standard deviation before learning. Choose it small: latents collapse while the noise is too wide
+        for them to be inferred from a redrawn value (see `diagnostics.latent_usage`).
+    floor: the smallest standard deviation, since the likelihood has no upper bound.
+    ceiling: the largest standard deviation. Give one with "element": otherwise a chain that leaves the data may reach
+        ever wider noise and diverge. A low ceiling also makes latents, not noise, carry the variation.
     """
 
     scale: str | float = "element"
@@ -289,7 +309,7 @@ class Real(Family):
         return low + width * torch.sigmoid(raw + math.log(gap / (width - gap)))
 
     def raw_scale(self, scale: float) -> float:
-        """What a network must put out for this scale: the inverse of `_bounded`."""
+        """Return the network output that means this scale: the inverse of `_bounded`."""
         low = math.log(self.floor)
         gap, wanted = math.log(self.initial_scale) - low, math.log(scale) - low
         if self.ceiling is None:
@@ -304,15 +324,15 @@ class Real(Family):
         return mean
 
     def marginal_entropy(self, mean: Tensor, variance: Tensor) -> Tensor:
-        # That of the Gaussian with these moments, the largest a mixture of them can have.
+        # The entropy of the Gaussian with these moments: no mixture with them has a larger one.
         return 0.5 * (1 + LOG_2PI + variance.log())
 
     def check_values(self, name: str, known: Tensor) -> None:
-        """Any finite number will do."""
+        """Accept any finite number."""
 
 
 def _grid(classes: int, length: int) -> Tensor:
-    """All words of `length` letters, in lexicographic order, `[classes**length, length]`."""
+    """Enumerate all sequences of `length` classes in lexicographic order, `[classes**length, length]`."""
     if length * math.log2(classes) > 16:
         raise InputError(f"{classes}^{length} values are too many to enumerate (at most 2^16)")
     index = torch.arange(classes**length).unsqueeze(-1)
@@ -320,6 +340,6 @@ def _grid(classes: int, length: int) -> Tensor:
 
 
 def family_from(description: dict) -> Family:
-    """The inverse of `Family.describe`; finds every imported subclass of `Family`."""
+    """Rebuild a family from `Family.describe`; any imported subclass of `Family` is found."""
     arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in description.items() if k != "class"}
     return class_named(Family, description["class"])(**arguments)

@@ -1,29 +1,28 @@
 """Guidance: some coordinates of a group count for more than they did in learning.
 
-Where latents know all of an image, an attribute has little to say: told otherwise, the chain soon goes on as if it had
-not been told. A guided model asks each conditional twice, with the group g as it is and with the coordinates in
-question flipped, g', and draws from
+Where latents describe an image completely, an attribute has little influence: if it is changed, the chain soon returns
+to the image it had. A guided model evaluates each conditional twice, with the group g as it is and with some of its
+coordinates flipped, g', and draws from
 
     p_w(x_i | x_-i)  ~  p(x_i | g, ...) [p(x_i | g, ...) / p(x_i | g', ...)]^w.
 
-By Bayes' rule the ratio is, up to a constant, p(g | x_i, ...) / p(g' | x_i, ...): the odds for g that x_i gives, which
-count w times more. With logits, and with means of Gaussians whose scale does not depend on g, this is
+By Bayes' rule the ratio is, up to a constant, p(g | x_i, ...) / p(g' | x_i, ...): the odds for g given x_i, which
+count w times more. For logits, and for means of Gaussians whose scale does not depend on g, the outputs of networks are
 
-    o_w = o(g) + w (o(g) - o(g'))
+    o_w = o(g) + w (o(g) - o(g')).
 
-of what networks put out, and that is what is done. (So it is not exact for `Real(scale="element")`, whose log-scales
-are moved in the same way.) w = 0 is the model itself. For w > 0 the chain tends to another distribution than the
-model's, one that shows what the coordinates stand for: good for pictures, not for probabilities.
+(For `Real(scale="element")` this is an approximation: log-scales are moved in the same way.) w = 0 is the model itself.
+For w > 0 the chain has another limiting distribution than the model, one that shows the coordinates clearly: good for
+pictures, not for probabilities.
 
-To edit a state is to change such coordinates and let the guided chain go on from there, for a while: much else stays as
-it is, because chains move slowly, which is a vice elsewhere. With a fixed w some rows show what they were told at once,
-and are then driven on into caricature, while others need more. So in edits every row has, and every sweep renews, a
-weight of its own,
+An edit changes such coordinates and continues the guided chain for a while. Chains move slowly, so most of the rest
+stays as it is. With a fixed w some rows show the change at once and then turn into caricatures, while others need
+more. So every row has its own weight, renewed in every sweep,
 
     w = weight sqrt(1 - p(g | rest)),
 
-with the model's own p(g | rest) of the coordinates in question, and a row of which p(g | rest) > 1 - SURE is done: it
-stays as it is. (The root, because a rare attribute shows while its p is still small.)
+with the model's own p(g | rest) of the changed coordinates. A row with p(g | rest) > 1 - SURE is done and stays as it
+is. (The root, because a rare attribute shows while its p is still small.)
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from paracond.families import Binary, Real
 from paracond.model import Context, JointModel
 from paracond.runtime.engine import Engine
 
-WEIGHT, SWEEPS = 15.0, 30  # of edits: what faces are told then shows in most of them (RESULTS)
-SURE = 0.05  # the doubt with which a row of an edit is done
-GUIDANCE = "guidance of {}"  # the context group that a guided model has besides: w, a number per row
+WEIGHT, SWEEPS = 15.0, 30  # of edits: a changed attribute then shows in most faces (RESULTS)
+SURE = 0.05  # an edit of a row is done when 1 - p(g | rest) is below this
+GUIDANCE = "guidance of {}"  # the context group of a guided model with w, a number per row
 
 
 class Guided(nn.Module):
-    """A network whose output is moved away from what it would be with `flipped` coordinates of group `name`."""
+    """A network whose output is moved away from its output for `flipped` coordinates of group `name`."""
 
     flipped: Tensor
 
@@ -58,8 +57,8 @@ class Guided(nn.Module):
         self.register_buffer("flipped", flipped)
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
-        asked = others[self.name]
-        other = torch.where(self.flipped, 1 - asked, asked)
+        value = others[self.name]
+        other = torch.where(self.flipped, 1 - value, value)
         found: Tensor = self.network(others)
         weight = others[self.weight].view(-1, *[1] * (found.ndim - 1))
         return found + weight * (found - self.network({**others, self.name: other}))
@@ -68,9 +67,16 @@ class Guided(nn.Module):
 def guided(
     model: JointModel, name: str, where: Sequence[int] | Tensor, weight: float, groups: Sequence[str] | None = None
 ) -> JointModel:
-    """`model`, with coordinates `where` (numbers, or a Bool mask) of the binary group `name` counted `weight` times
-    more, in the conditionals of `groups` (or all that read it). It shares all parameters with the model. `weight` is
-    the default of a context group, "guidance of NAME": where that is given, every row has its own."""
+    """Make a model in which some coordinates of a binary group count for more than they did in learning.
+
+    It shares all parameters with `model`. For one weight per row, give the context group "guidance of NAME".
+
+    model: a trained `JointModel`.
+    name: the binary group.
+    where: its coordinates, as numbers or as a Bool mask `[*event]`.
+    weight: how much more they count; 0 is the model itself.
+    groups: the groups whose conditionals are guided (default: all that read `name`).
+    """
     model.check_names([name])
     family, context = model.variables[name], GUIDANCE.format(name)
     if not isinstance(family, Binary):
@@ -92,6 +98,7 @@ def guided(
 
 
 def check_weight(weight: float) -> None:
+    """Refuse a weight that is not a finite number, 0 or more."""
     number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
     if not (number and 0 <= weight < math.inf):
         raise InputError(f"the weight of guidance must be a number, 0 or more, found {weight!r}")
@@ -110,27 +117,41 @@ def edited(
     engine: str | Engine = "auto",
     seed: int = 0,
 ) -> State:
-    """`state` (of drawn rows, or real ones: `sample(model, {"x": images})`) with other values of the binary group
-    `name`: those of `change`, where its mask `[*event]` is true. `chunk` rows are edited at a time, each until the
-    model hardly doubts that it shows them, `sweeps` at most.
+    """Change some coordinates of a binary group in states, and continue the guided chain until the change shows.
+
+    Main arguments:
+
+    model: a trained `JointModel`.
+    state: whole states, drawn by `sample(model)` or completed by `sample(model, {"x": images})`.
+    name: the binary group to change.
+    change: `Observed(value, mask)`: the new values, `[rows, *event]` or one row for all, and their mask `[*event]`.
+    weight: how much more the changed coordinates count than they did in learning.
+    sweeps: the largest number of sweeps. A row stops when the model is sure of the change.
+
+    Other arguments:
+
+    scan: the order of redraws, as in `query`.
+    chunk: rows that run at a time (default: as many as suit the device).
+    engine: how chains run, as in `query`.
+    seed: fixes all randomness.
     """
     at_least({"sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
     whole, mask = _changed(model, state, name, change)
-    asked, generator, parts = guided(model, name, mask, weight), model.generator(seed), []
+    strong, generator, parts = guided(model, name, mask, weight), model.generator(seed), []
     size = chunk or (4096 if model.device.type == "cuda" else 256)
     for first in range(0, row_count(whole), size):
-        chain = Chain(asked, clamp={name: torch.ones_like(mask)}, scan=scan, engine=engine, generator=generator)
-        with asked.eval_mode():
+        chain = Chain(strong, clamp={name: torch.ones_like(mask)}, scan=scan, engine=engine, generator=generator)
+        with strong.eval_mode():
             parts.append(_driven(model, chain, take(whole, slice(first, first + size)), name, mask, weight, sweeps))
     return {group: torch.cat([part[group] for part in parts]) for group in model.variables}
 
 
 def _changed(model: JointModel, state: Mapping[str, Tensor], name: str, change: Observed) -> tuple[State, Tensor]:
-    """The state with its changes, and where they are, `[*event]`."""
+    """Return the changed state, and a mask `[*event]` of the changes."""
     model.check_names([name, *state])
     missing = [group for group in model.variables if group not in state]
     if missing:
-        raise InputError(f"the state that is edited lacks {missing[0]!r}: pc.sample draws a whole one")
+        raise InputError(f"state lacks {missing[0]!r}: it must have every group (pc.sample returns such a state)")
     if not isinstance(change, Observed):
         change = Observed(change)
     whole, _ = model.validate(state)
@@ -138,14 +159,14 @@ def _changed(model: JointModel, state: Mapping[str, Tensor], name: str, change: 
     mask = torch.ones_like(whole[name][0], dtype=torch.bool) if mask is None else torch.as_tensor(mask).to(model.device)
     model.variables[name].check_shape(name, value)
     if mask.ndim >= whole[name].ndim:
-        raise InputError(f"the same coordinates of {name!r} change in every row: its mask has shape [*event]")
+        raise InputError(f"the same coordinates of {name!r} change in every row: give a mask of shape [*event]")
     if len(value) not in (1, len(whole[name])):
         raise InputError(f"{len(value)} values of {name!r} for {len(whole[name])} rows that are edited")
     return {**whole, name: torch.where(mask, value, whole[name])}, mask
 
 
 def _driven(model: JointModel, chain: Chain, rows: State, name: str, mask: Tensor, weight: float, sweeps: int) -> State:
-    """Sweeps of the guided chain, of rows that are not done."""
+    """Run sweeps of the guided chain, in rows that are not done."""
     for _ in range(sweeps):
         doubts = doubt(model, rows, name, mask)
         if bool((doubts < SURE).all()):
@@ -158,7 +179,7 @@ def _driven(model: JointModel, chain: Chain, rows: State, name: str, mask: Tenso
 
 @torch.no_grad()
 def doubt(model: JointModel, state: State, name: str, mask: Tensor) -> Tensor:
-    """1 - p(the coordinates `mask` of the binary group `name`, as they are | rest), `[batch, 1]`."""
+    """Return 1 - p(the coordinates `mask` of the binary group `name` | rest), `[batch, 1]`."""
     p = model(name, state).mean
     right = torch.where(state[name] > 0.5, p, 1 - p)
     return 1 - torch.where(mask, right, 1).flatten(1).prod(1, keepdim=True)
@@ -167,7 +188,7 @@ def doubt(model: JointModel, state: State, name: str, mask: Tensor) -> Tensor:
 def _readers(model: JointModel, name: str, groups: Sequence[str] | None) -> list[str]:
     readers = [group for group in model.names if name in model.reads(group)]
     if isinstance(groups, str):
-        raise InputError(f"groups are a list of names, found {groups!r}")
+        raise InputError(f"groups must be a list of names, found {groups!r}")
     deaf = [group for group in groups or () if group not in readers]
     if deaf:
         raise InputError(f"{deaf[0]!r} does not read {name!r}; {', '.join(readers) or 'none'} can be guided by it")
@@ -179,7 +200,7 @@ def _mask(name: str, family: Binary, where: Sequence[int] | Tensor) -> Tensor:
     try:
         where = torch.as_tensor(where)
     except (TypeError, ValueError):
-        raise InputError(f"where are numbers of coordinates of {name!r}, or a Bool mask, found {where!r}") from None
+        raise InputError(f"where must be numbers of coordinates of {name!r}, or a Bool mask, found {where!r}") from None
     if where.dtype == torch.bool:
         if tuple(where.shape) != tuple(shape):
             raise InputError(f"the mask for {name!r} must have shape {list(shape)}, found {list(where.shape)}")

@@ -1,4 +1,4 @@
-"""What is accumulated while a chain runs, in memory that does not grow with the chain.
+"""Observers: statistics of a running chain, in memory that does not grow with the chain.
 
 An observer is called with every `Move`. Marginals are Rao-Blackwellised: instead of draws they average the
 conditionals that the draws come from,
@@ -16,8 +16,8 @@ variance). With W the mean over half-chains of V and B the variance of half-chai
 
 where mcse^2 is the larger of (variance of chain means) / M and (variance of batch means) / (M slots). So `ess` is
 the number of independent draws from the marginal that would give the same accuracy. A probability whose mcse is under
-`KNOWN` counts as known (R-hat 1, ess infinite), whatever its ratios are: those of a class of probability 1e-9 say
-nothing. One chain alone has no R-hat: a chain that never left its mode would look as good as any.
+`KNOWN` counts as known (R-hat 1, ess infinite), because ratios for a class of probability 1e-9 mean nothing. One chain
+alone has no R-hat: a chain that never left its mode would look as good as any.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KNOWN = 0.005  # standard error of a probability that needs no more draws
 
 
 def summary(family: Family, move: Move, rao_blackwell: bool = True) -> tuple[Tensor, Tensor]:
-    """Mean and variance of encode(x_i), `[batch, *encoding]`: of its conditional, or of the draw itself."""
+    """Return mean and variance of encode(x_i), `[batch, *encoding]`: of its conditional, or of the draw itself."""
     drawn = family.encode(move.value).to(move.distribution.mean.dtype)
     if not rao_blackwell:
         return drawn, torch.zeros_like(drawn)
@@ -48,7 +48,12 @@ def summary(family: Family, move: Move, rao_blackwell: bool = True) -> tuple[Ten
 
 @dataclass
 class Marginals:
-    """Running mean and variance of encode(x_name) in every row, over the redraws of `name`."""
+    """Accumulates mean and variance of encode(x_name) in every row, over the redraws of `name`.
+
+    family: the family of the group.
+    name: the group.
+    rao_blackwell: whether to average conditionals, and not draws.
+    """
 
     family: Family
     name: str
@@ -87,7 +92,12 @@ class Marginals:
 
 @dataclass
 class Samples:
-    """The last `keep` values of `name`, taken every `every` redraws, `[keep, batch, *event]`."""
+    """Keeps the last values of a group, `[keep, batch, *event]`.
+
+    name: the group.
+    keep: the number of values.
+    every: the number of redraws from one value to the next.
+    """
 
     name: str
     keep: int
@@ -105,32 +115,21 @@ class Samples:
             self.values = [*self.values[1 - self.keep :], value] if self.keep > 1 else [value]
 
     def stacked(self) -> Tensor:
+        """Return the values, `[keep, batch, *event]`."""
         return torch.stack(self.values)
 
 
-class Visits:
-    """How often each value of a finite group was drawn in each row, `[batch, count]`: label frequencies."""
-
-    def __init__(self, family: Family, name: str):
-        self.name = name
-        self.values = family.values()
-        self.counts: Tensor | None = None
-
-    def __call__(self, move: Move) -> None:
-        if move.name != self.name:
-            return
-        _whole_batches("Visits", move)
-        values = self.values.to(move.value.device)
-        equal = move.value.unsqueeze(1) == values.unsqueeze(0)  # [batch, count, *event]
-        same = equal.reshape(*equal.shape[:2], -1).all(2)
-        self.counts = same.long() if self.counts is None else self.counts + same
-
-
 class Monitor:
-    """Split R-hat and effective sample size of `name`, per row of questions, each asked by `chains` chains.
+    """Accumulates split R-hat and effective sample size of a group, for every question.
 
-    Rows are ordered question by question: row q * chains + k is chain k of question q. Groups of more than `most`
-    encoded coordinates are watched through `most` fixed random projections of their draws.
+    Rows are ordered question by question: row q * chains + k is chain k of question q.
+
+    family: the family of the group.
+    name: the group.
+    chains: the number of chains per question.
+    length: the number of redraws to come.
+    slots: the number of batches into which they are divided.
+    most: groups with more encoded coordinates are observed through this many fixed random projections of their draws.
     """
 
     def __init__(self, family: Family, name: str, chains: int, length: int, slots: int = 16, most: int = 64):
@@ -172,7 +171,7 @@ class Monitor:
         return projected, torch.zeros_like(projected)
 
     def report(self) -> tuple[Tensor, Tensor]:
-        """The worst R-hat and the smallest ess over the quantities of each question, `[questions]` each."""
+        """Return the largest R-hat and the smallest ess over the quantities of each question, `[questions]` each."""
         if self.sums is None:
             raise InputError(f"{self.name!r} was never redrawn: run the chain for longer")
         counts = self.counts.to(self.sums.device, torch.float64)
@@ -183,12 +182,17 @@ class Monitor:
 
 
 def convergence(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tensor, Tensor]:
-    """R-hat, ess and mcse `[questions, quantities]` from sums `[slots, 3, rows, quantities]` and counts `[slots]`."""
+    """Compute R-hat, ess and mcse `[questions, quantities]`.
+
+    sums: sums of m, m^2 and v, `[slots, 3, rows, quantities]`.
+    counts: the number of redraws in each slot, `[slots]`.
+    chains: the number of chains per question.
+    """
     used = counts > 0
     sums, counts = sums[used], counts[used]
     sums = sums.unflatten(2, (-1, chains))  # [slots, 3, questions, chains, quantities]
     half = len(counts) // 2
-    if half == 0:  # one batch is too little to judge by
+    if half == 0:  # one batch is too little
         unknown = torch.full_like(sums[0, 0, :, 0], torch.nan)
         return unknown, unknown, unknown
     halves = [_moments(sums[:half], counts[:half]), _moments(sums[half:], counts[half:])]
@@ -202,7 +206,7 @@ def convergence(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tens
 
 
 def _ess(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tensor]:
-    """Effective sample size and Monte Carlo standard error."""
+    """Compute effective sample size and Monte Carlo standard error."""
     mean, variance = _moments(sums, counts)
     total = variance.mean(1) + (mean.var(1, correction=0) if chains > 1 else 0)
     batches = sums[:, 0] / counts.view(-1, 1, 1, 1)
@@ -214,7 +218,7 @@ def _ess(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tensor]:
 
 
 def _moments(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of m, and E[v] + Var[m], per chain: `[questions, chains, quantities]`."""
+    """Compute the mean of m, and E[v] + Var[m], per chain: `[questions, chains, quantities]`."""
     n = counts.sum()
     mean, square, conditional = (sums.sum(0) / n).unbind(0)
     spread = (square - mean**2).clamp(min=0) * n / (n - 1).clamp(min=1)
@@ -227,6 +231,6 @@ def _whole_batches(what: str, move: Move) -> None:
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Their ratio; 1 where both vanish (a quantity that never varies has mixed)."""
+    """Divide; 1 where both vanish, because a quantity that never varies has mixed."""
     same = numerator <= 1e-12
     return torch.where(same, 1.0, numerator / denominator.clamp(min=1e-30))

@@ -42,13 +42,21 @@ class Diagnostics:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer to a query: for each wanted variable, by name."""
+    """The answer to a query: dictionaries by the names of the wanted groups.
 
-    probabilities: dict[str, Tensor]  # Binary [batch, *event], Categorical [batch, *event, classes]
-    mean: dict[str, Tensor]  # Binary and Real, [batch, *event]
-    std: dict[str, Tensor]  # Binary and Real: the standard deviation of the marginal
-    decisions: dict[str, Tensor]  # [batch, *event]: maximum marginal (discrete) or mean marginal (real)
-    samples: dict[str, Tensor]  # [batch, chains, *event]
+    probabilities: marginal probabilities, `[batch, *event]` for Binary, `[batch, *event, classes]` for Categorical.
+    mean: means of the marginals of Binary and Real groups, `[batch, *event]`.
+    std: standard deviations of the same marginals, `[batch, *event]`.
+    decisions: the most probable class or value, or the mean of a Real group, `[batch, *event]`.
+    samples: one draw per chain, `[batch, chains, *event]`.
+    diagnostics: how well the chains have converged.
+    """
+
+    probabilities: dict[str, Tensor]
+    mean: dict[str, Tensor]
+    std: dict[str, Tensor]
+    decisions: dict[str, Tensor]
+    samples: dict[str, Tensor]
     diagnostics: Diagnostics
 
 

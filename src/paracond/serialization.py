@@ -1,8 +1,8 @@
 """Folders of tensors and their description, without pickle: `model.json` beside `weights-<hash>.safetensors`.
 
-The JSON names the weights file and its SHA-256 (or several, where files must not be large). New weights go to a new
-name and the JSON is replaced last, in one rename, so a crash at any instant leaves the former folder or the new one,
-whole.
+The JSON names the weights file and its SHA-256 (or several, where files must not be large). New weights have a new
+name, and the JSON is replaced last, in one rename. So a crash at any instant leaves the former folder or the new one,
+complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from paracond.data import InputError
 
 DESCRIPTION = "model.json"
-#: Names that classes had in earlier versions, and where those classes are that a description may name first.
+#: Earlier names of classes, and the modules of classes that may not be imported yet when a description names them.
 RENAMED = {"Components": "PCA"}
 MODULES = {"PCA": "paracond.initializers.pca"}
 OURS = re.compile(r"weights-[0-9a-f]{12}\.safetensors(\.part)?")
@@ -31,10 +31,16 @@ OURS = re.compile(r"weights-[0-9a-f]{12}\.safetensors(\.part)?")
 def write(
     folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor], max_bytes: int | None = None
 ) -> None:
-    """Write or replace a folder; with weights in several files of `max_bytes` so many bytes, if need be."""
+    """Write or replace a folder.
+
+    folder: its path.
+    description: JSON, with the format of the folder under "format".
+    tensors: the weights by name.
+    max_bytes: the largest size of a weights file (default: one file).
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    # Copies: tied weights share their memory, which the format does not know.
+    # Copies: tied weights share their memory, which the format does not allow.
     copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     payloads = [save(part) for part in _parts(copies, max_bytes)]
     digests = [hashlib.sha256(payload).hexdigest() for payload in payloads]
@@ -44,17 +50,17 @@ def write(
     one = len(weights) == 1
     named = {"weights": weights[0] if one else weights, "sha256": digests[0] if one else digests}
     replace_file(folder / DESCRIPTION, json.dumps({**description, **named}, indent=1).encode())
-    for old in folder.iterdir():  # the former ones, and what a crash has left; never a user's own files
+    for old in folder.iterdir():  # former weights, and those of a crash; never a user's own files
         if OURS.fullmatch(old.name) and old.name not in weights:
             old.unlink()
 
 
 def _parts(tensors: Mapping[str, Tensor], max_bytes: int | None) -> list[dict[str, Tensor]]:
-    """The tensors in as many parts as it takes, in their order; one that is too large has a part to itself."""
+    """Divide the tensors into parts, in their order. A tensor that is too large has a part to itself."""
     parts: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():
-        size += tensor.nbytes + 200  # and what the header says of it
+        size += tensor.nbytes + 200  # and its entry in the header
         if max_bytes is not None and size > max_bytes and parts[-1]:
             parts.append({})
             size = tensor.nbytes + 200
@@ -63,7 +69,7 @@ def _parts(tensors: Mapping[str, Tensor], max_bytes: int | None) -> list[dict[st
 
 
 def read(folder: str | Path, expected_format: str) -> tuple[dict, dict[str, Tensor]]:
-    """The description and the tensors of a folder; a wrong or damaged one is refused by name."""
+    """Read the description and the tensors of a folder. A wrong or damaged folder is refused."""
     folder = Path(folder)
     description = _description(folder / DESCRIPTION, expected_format)
     tensors: dict[str, Tensor] = {}
@@ -73,11 +79,11 @@ def read(folder: str | Path, expected_format: str) -> tuple[dict, dict[str, Tens
 
 
 def _weights(description: Mapping) -> list[tuple[str, str]]:
-    """Every weights file, and its SHA-256."""
+    """List the weights files and their SHA-256."""
     names, digests = description.get("weights"), description.get("sha256")
     if isinstance(names, list) and isinstance(digests, list) and len(names) == len(digests) > 0:
         return list(zip(names, digests, strict=True))
-    return [(names, digests)]  # type: ignore[list-item]  # which `_description` has checked
+    return [(names, digests)]  # type: ignore[list-item]  # `_description` has checked them
 
 
 def _read_weights(path: Path, digest: str) -> dict[str, Tensor]:
@@ -93,14 +99,14 @@ def _read_weights(path: Path, digest: str) -> dict[str, Tensor]:
 
 
 def require_format(folder: str | Path, expected_format: str) -> None:
-    """Refuse a folder that holds something else (which `write` would replace)."""
+    """Refuse a folder of another format, which `write` would replace."""
     path = Path(folder) / DESCRIPTION
     if path.exists():
         _description(path, expected_format)
 
 
 def class_named(base: type, name: str) -> type:
-    """The imported subclass of `base` that a description names: code is looked up, never stored or run from a file."""
+    """Return the imported subclass of `base` with this name. Code is never stored in a file or run from one."""
     name = RENAMED.get(name, name)
     if name in MODULES:
         importlib.import_module(MODULES[name])
@@ -133,7 +139,7 @@ def _description(path: Path, expected_format: str) -> dict:
 
 
 def replace_file(path: Path, payload: bytes) -> None:
-    """Put a file in place in one rename, after its bytes have reached the disk and before anything that follows."""
+    """Replace a file in one rename, after its bytes have reached the disk."""
     temporary = path.with_name(path.name + ".part")
     with open(temporary, "wb") as file:
         file.write(payload)

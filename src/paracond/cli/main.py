@@ -1,4 +1,4 @@
-"""The command line. A thin shell: it parses, calls a recipe, and prints what the recipe returns.
+"""The command line. A thin shell: it parses, calls a command or an experiment, and prints what that returns.
 
 paracond list
 paracond demo [--out DIR] ...
@@ -6,85 +6,92 @@ paracond reproduce NAME [--out DIR] [--device auto|cpu|cuda] [--seed N] [--quick
 paracond train DATASET [--minutes M] [--resume] ...
 paracond sample MODEL [--given NAME=VALUE ...] ...
 paracond classify MODEL [--given NAME=VALUE ...] [--dataset NAME] ...
+
+Help and lists come from the table in `registry`, without torch.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Any
 
-import tyro
+from paracond import __version__
+from paracond.cli.registry import COMMANDS, EXPERIMENTS, Entry, unknown
 
-from paracond.cli import commands as use
-from paracond.data import InputError
-from paracond.experiments import ising
-from paracond.experiments.common.runner import Unfinished
-from paracond.experiments.comparison import experiment as compare
-from paracond.experiments.detailed_balance import experiment as chain_length
-from paracond.experiments.digits import experiment as demo
-from paracond.experiments.faces import experiment as faces
-from paracond.experiments.images import fashion, levers, mnist
-
-RECIPES = {
-    "demo": demo,
-    "ising": ising,
-    "chain-length": chain_length,
-    "mnist": mnist,
-    "fashion": fashion,
-    "faces": faces,
-    "levers": levers,
-    "compare": compare,
-}
-USES: dict[type, Callable[[Any], str]] = {use.Train: use.train, use.Sample: use.sample, use.Classify: use.classify}
-
-
-@dataclass(frozen=True)
-class List:
-    """List the experiments."""
-
-
-@dataclass(frozen=True)
-class Reproduce:
-    """Run an experiment: prints a table, writes DIR/results.json and DIR/report.html."""
-
-    recipe: (
-        Annotated[demo.Config, tyro.conf.subcommand("demo")]
-        | Annotated[ising.Config, tyro.conf.subcommand("ising")]
-        | Annotated[chain_length.Config, tyro.conf.subcommand("chain-length")]
-        | Annotated[mnist.Config, tyro.conf.subcommand("mnist")]
-        | Annotated[fashion.Config, tyro.conf.subcommand("fashion")]
-        | Annotated[faces.Config, tyro.conf.subcommand("faces")]
-        | Annotated[levers.Config, tyro.conf.subcommand("levers")]
-        | Annotated[compare.Config, tyro.conf.subcommand("compare")]
-    )
-
-
-Command = (
-    Annotated[List, tyro.conf.subcommand("list")]
-    | Annotated[demo.Config, tyro.conf.subcommand("demo")]
-    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
-    | Annotated[use.Train, tyro.conf.subcommand("train")]
-    | Annotated[use.Sample, tyro.conf.subcommand("sample")]
-    | Annotated[use.Classify, tyro.conf.subcommand("classify")]
-)
+HELP = ("-h", "--help")
+DESCRIPTION = "Joint probability models from parametric conditionals."
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of `paracond`."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["reproduce"] and given[1:2] and not given[1].startswith("-") and given[1] not in RECIPES:
-        sys.exit(f"paracond: no experiment is called {given[1]!r}; there are {', '.join(RECIPES)} (see paracond list)")
-    command = tyro.cli(
-        Command,
-        prog="paracond",
-        description="Joint probability models from parametric conditionals.",
-        args=arguments,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-    )
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["--version"]:
+        print(f"paracond {__version__}")
+        return
+    name = _chosen("paracond", DESCRIPTION, "command", COMMANDS, words)
+    if name is None:
+        return
+    if name == "list":
+        _list(words[1:])
+        return
+    prog, entry, words = f"paracond {name}", COMMANDS[name], words[1:]
+    if name == "reproduce":
+        name = _chosen(prog, entry.help, "experiment", EXPERIMENTS, words)
+        if name is None:
+            return
+        prog, entry, words = f"{prog} {name}", EXPERIMENTS[name], words[1:]
+    _run(prog, entry, words, name in EXPERIMENTS)
+
+
+def _chosen(prog: str, about: str, kind: str, table: Mapping[str, Entry], words: list[str]) -> str | None:
+    """The first word, which must be in the table; None where help was printed instead."""
+    if words and words[0] in table:
+        return words[0]
+    if words and words[0] not in HELP:
+        sys.exit(f"paracond: {unknown(kind, words[0], table)} (see {prog} --help)")
+    width = max(map(len, table))
+    lines = [f"  {name:{width}}  {entry.help}" for name, entry in table.items()]
+    options = ["  -h, --help  show this text, or the options of one of them: " + f"{prog} {kind.upper()} --help"]
+    options += ["  --version   show the version"] if kind == "command" else []
+    usage = f"usage: {prog} [-h] {kind.upper()} [OPTIONS]"
+    text = "\n".join([usage, "", about, "", f"{kind}s:", *lines, "", "options:", *options])
+    if words:
+        print(text)
+        return None
+    print(text, file=sys.stderr)
+    sys.exit(2)
+
+
+def _list(words: list[str]) -> None:
+    if words and words[0] in HELP:
+        print("usage: paracond list\n\nList the experiments.")
+        return
+    if words:
+        sys.exit(f"paracond: list takes no arguments, found {words[0]!r}")
+    for name, entry in EXPERIMENTS.items():
+        print(f"{name:12} {entry.help}")
+    print("\nRun one with: paracond reproduce NAME  (--help lists its options)")
+
+
+def _run(prog: str, entry: Entry, words: list[str], is_experiment: bool) -> None:
+    """Parse the options of one command or experiment, and carry it out."""
+    import tyro
+
+    module = entry.load()
+    omit = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
+    config = tyro.cli(module.Config, prog=prog, args=words, config=omit)
+
+    from paracond.data import InputError
+    from paracond.experiments.common.runner import Unfinished
+
     try:
-        _carry_out(command)
+        _check_place(config)
+        result = module.main(config)
+        if is_experiment:
+            result.show()
+            result = f"report:  {config.out / 'report.html'}\nresults: {config.out / 'results.json'}"
+        print(result)
     except Unfinished as stop:  # as the time box asked
         print(f"paracond: {stop}")
     except InputError as stop:
@@ -94,38 +101,11 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"paracond: {kept}")
 
 
-def _carry_out(command) -> None:
-    if isinstance(command, List):
-        _list()
-        return
-    config = command.recipe if isinstance(command, Reproduce) else command
-    _check_place(config)
-    if type(config) in USES:
-        print(USES[type(config)](config))
-    else:
-        _run(config)
+def _check_place(config: Any) -> None:
+    """Refuse a folder that cannot be made, before any work is done."""
+    from paracond.data import InputError
 
-
-def _check_place(config) -> None:
-    """What will be written has a place, which is said before any work is done for it."""
-    out = config.folder if isinstance(config, use.Train) else config.out
-    table = isinstance(config, use.Classify)
-    if table and out.is_dir():
-        raise InputError(f"--out {out} is a folder: give the name of a table, such as {out / 'decisions.csv'}")
-    folder = out.parent if table else out
+    folder = getattr(config, "folder", config.out)
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise InputError(f"--out {out} cannot be written: {there} is a file")
-
-
-def _list() -> None:
-    for name, recipe in RECIPES.items():
-        print(f"{name:12} {(recipe.Config.__doc__ or '').strip().splitlines()[0]}")
-    print("\nRun one with: paracond reproduce NAME  (--help lists its options)")
-
-
-def _run(config) -> None:
-    recipe = next(r for r in RECIPES.values() if isinstance(config, r.Config))
-    outcome = recipe.main(config)
-    outcome.show()
-    print(f"report:  {config.out / 'report.html'}\nresults: {config.out / 'results.json'}")
+        raise InputError(f"--out {config.out or folder} cannot be written: {there} is a file")

@@ -1,4 +1,4 @@
-"""What the command line writes of a state that was drawn: its numbers, and pictures of images and segmentations."""
+"""Files that the command line writes of a drawn state: its numbers, and pictures of images and segmentations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from paracond.experiments.common.pictures import COLOURS, coloured_labels, grid,
 
 
 def written(model: pc.JointModel, state: State, out: Path, title: str, parts: dict[str, Tensor]) -> list[Path]:
-    """The state and its pictures, the first by the `title` alone; they show means, and `parts` of them as they are."""
+    """Write TITLE.npz and a picture of every image and segmentation; returns the files.
+
+    Pictures show means of the conditionals, but the values themselves where a mask of `parts` is true.
+    """
     out.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
     np.savez_compressed(out / f"{title}.npz", **arrays)
@@ -36,13 +39,14 @@ def written(model: pc.JointModel, state: State, out: Path, title: str, parts: di
 
 
 def is_picture(family: pc.Family) -> bool:
+    """Whether a group is an image, grey or in colour."""
     return (
         len(family.event_shape) == 3 and family.event_shape[0] in (1, 3) and family.encoding_shape == family.event_shape
     )
 
 
 def _segmentations(model: pc.JointModel) -> list[str]:
-    """Maps of labels, and masks that have the size of a picture."""
+    """Groups that are maps of labels, or masks of the size of a picture."""
     families = {name: model.variables[name] for name in model.names}
     sizes = [family.event_shape[-2:] for family in families.values() if is_picture(family)]
     masks = [n for n, f in families.items() if isinstance(f, pc.Binary) and len(f.event_shape) == 3]
@@ -51,14 +55,14 @@ def _segmentations(model: pc.JointModel) -> list[str]:
 
 
 def _painted(decided: Tensor) -> Tensor:
-    """Labels `[n, height, width]`, or masks (later ones over earlier ones), as colours `[n, 3, height, width]`, those
-    of faces; 0, or none, is black."""
+    """Labels `[n, height, width]`, or masks `[n, masks, height, width]` (later ones over earlier ones), as colours
+    `[n, 3, height, width]`. 0, or no mask, is black."""
     labels = label_map(decided) if decided.ndim == 4 else decided.long()
     return coloured_labels(torch.where(labels > 0, (labels - 1) % (len(COLOURS) - 1) + 1, 0))
 
 
 def picture(shown: Tensor):
-    """Rows of ten, at most twenty of them; the last is filled up with blanks."""
+    """A figure of rows of ten images, at most twenty rows; the last is filled up with blanks."""
     columns = min(10, len(shown))
     some = shown[: 20 * columns]
     blanks = some.new_full((-len(some) % columns, *some.shape[1:]), float(some.shape[1] == 3))  # white, either way

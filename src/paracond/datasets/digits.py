@@ -11,11 +11,13 @@ from paracond.datasets.missing import hide as hide_values
 
 
 def digits(split: str = "train", hide: Mapping[str, float] | None = None, seed: int = 0) -> Data:
-    """Images `x` `[rows, 64]` in [0, 1] and classes `c` `[rows]`; every fifth image is held out as `split="test"`.
+    """Load the digits: images `x` `[rows, 64]` in [0, 1] and classes `c` `[rows]`.
 
-    `hide={"c": 0.5}` leaves half of the labels unobserved.
+    split: "train" or "test"; a fifth of the images is held out for testing.
+    hide: the share of each group that is hidden at random, such as {"c": 0.5}.
+    seed: fixes what is hidden.
     """
-    from sklearn.datasets import load_digits  # only here: the core does not need scikit-learn
+    from sklearn.datasets import load_digits  # here: scikit-learn is slow to import
 
     if split not in ("train", "test"):
         raise InputError(f'split must be "train" or "test", found {split!r}')

@@ -1,12 +1,12 @@
-"""CelebA faces at 64 x 64 pixels, with segmentations, attributes, both or one of them.
+"""CelebA faces at 64 x 64 pixels, with segmentations and attributes where they are known.
 
 Two layouts are read:
 
 - `faces64.npz`: pictures as WebP, label maps, attributes (255 where unknown) and a split into training and test rows;
 - CelebAMask-HQ as it is published: `CelebA-HQ-img/0.jpg`, ..., one picture per part of every face under
   `CelebAMask-HQ-mask-anno/`, and `CelebAMask-HQ-attribute-anno.txt`. Pictures are reduced by averaging, label maps by
-  the majority of each block; parts painted later lie over earlier ones. Every tenth face is a test face. What was read
-  is kept beside it as `faces64.npz`, since 30,000 faces take a while.
+  the majority of each block; later parts are painted over earlier ones. Every tenth face is a test face. The result is
+  saved in the same folder as `faces64.npz`, because reading 30,000 faces takes a while.
 
 The pictures may be used for non-commercial research only.
 """
@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 
 from paracond.data import Data, InputError
 from paracond.datasets.images import ENVIRONMENT
@@ -31,7 +30,7 @@ from paracond.runtime.progress import track
 SIZE = 64
 FILE = "faces64.npz"
 IMAGES, PARTS, ATTRIBUTES = "CelebA-HQ-img", "CelebAMask-HQ-mask-anno", "CelebAMask-HQ-attribute-anno.txt"
-#: Labels 1 to 18; 0 is the background. Later ones lie over earlier ones.
+#: Labels 1 to 18; 0 is the background. Later ones are painted over earlier ones.
 LABELS = (
     *("skin", "nose", "eye_g", "l_eye", "r_eye", "l_brow", "r_brow", "l_ear", "r_ear", "mouth", "u_lip", "l_lip"),
     *("hair", "hat", "ear_r", "neck_l", "neck", "cloth"),
@@ -41,8 +40,14 @@ UNKNOWN = 255
 
 @dataclass(frozen=True, eq=False)
 class Faces:
-    """All rows of a set: images `[rows, 3, 64, 64]` and label maps `[segmented, 64, 64]` of the first rows, bytes;
-    attributes `[rows, 40]`, 255 where unknown, and their names; which rows are held out."""
+    """All rows of a set of faces.
+
+    images: bytes `[rows, 3, 64, 64]`.
+    segmentation: label maps of the first rows, bytes `[segmented, 64, 64]`.
+    attributes: 0 or 1, and 255 where unknown, `[rows, 40]`.
+    attribute_names: the names of the attributes.
+    test: true for rows that are held out, `[rows]`.
+    """
 
     images: np.ndarray
     segmentation: np.ndarray
@@ -52,10 +57,13 @@ class Faces:
 
 
 def faces(split: str = "train", *, folder: str | os.PathLike[str] | None = None, segmentation: str = "masks") -> Data:
-    """Images `x` `[rows, 3, 64, 64]` in [0, 1], segmentations `s`, attributes `c` `[rows, 40]`; what is not known of a
-    face is masked.
+    """Load faces: images `x` `[rows, 3, 64, 64]` in [0, 1], segmentations `s` and attributes `c` `[rows, 40]`.
 
-    `s` has 18 binary masks `[rows, 18, 64, 64]`, as bytes, or, with `segmentation="labels"`, one label per pixel.
+    Segmentations and attributes that are not known are not observed.
+
+    split: "train" or "test".
+    folder: where the files are (default: $PARACOND_DATA/faces, then $PARACOND_DATA).
+    segmentation: "masks" for 18 binary masks `[rows, 18, 64, 64]`, "labels" for one label per pixel `[rows, 64, 64]`.
     """
     _check(split, segmentation)
     return of_split(load(folder), split, segmentation)
@@ -69,7 +77,7 @@ def _check(split: str, segmentation: str) -> None:
 
 
 def of_split(found: Faces, split: str, segmentation: str) -> Data:
-    """The rows of one split, as `faces` gives them."""
+    """Return the rows of one split, as `faces` does."""
     _check(split, segmentation)
     rows = np.flatnonzero(found.test == (split == "test"))
     segmented, known = rows < len(found.segmentation), found.attributes[rows] != UNKNOWN
@@ -87,7 +95,7 @@ def of_split(found: Faces, split: str, segmentation: str) -> Data:
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> Faces:
-    """Everything, from the first place that has it: the folder given, or $PARACOND_DATA/faces and $PARACOND_DATA."""
+    """Load all rows from the folder, or else from $PARACOND_DATA/faces or $PARACOND_DATA."""
     root = os.environ.get(ENVIRONMENT)
     places = [Path(folder)] if folder is not None else [Path(root) / "faces", Path(root)] if root else []
     for place in (place.expanduser() for place in places):
@@ -114,7 +122,7 @@ def _read_npz(path: Path) -> Faces:
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{path} is not a set of faces: {error}") from None
     parts = [packed[a:b] for a, b in itertools.pairwise(offsets)]
-    with ThreadPoolExecutor() as threads:  # decoding waits for no other Python code
+    with ThreadPoolExecutor() as threads:  # decoding releases the interpreter lock
         pictures = [threads.submit(_decoded, path, row, part) for row, part in enumerate(parts)]
         images = np.stack([picture.result() for picture in track(pictures, "reading faces")])
     segmentation, attributes = arrays
@@ -127,9 +135,11 @@ def _read_npz(path: Path) -> Faces:
 
 
 def _decoded(path: Path, row: int, part: bytes) -> np.ndarray:
+    from PIL import Image
+
     try:
         picture = np.asarray(Image.open(io.BytesIO(part)).convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
+    except OSError as error:
         raise InputError(f"{path}: picture {row} cannot be read: {error}") from None
     if picture.shape != (SIZE, SIZE, 3):
         raise InputError(f"{path}: picture {row} must have {SIZE} x {SIZE} pixels, found {picture.shape[:2]}")
@@ -140,7 +150,7 @@ def _decoded(path: Path, row: int, part: bytes) -> np.ndarray:
 
 
 def _kept(folder: Path) -> Faces:
-    """What the published folders hold; kept beside them, if that can be written."""
+    """Read the published folders, and save the result there as `faces64.npz` if the folder can be written."""
     found, pictures = _read_folders(folder)
     offsets = np.cumsum([0, *(len(picture) for picture in pictures)])
     content = {
@@ -162,6 +172,8 @@ def _kept(folder: Path) -> Faces:
 
 
 def _read_folders(folder: Path) -> tuple[Faces, list[bytes]]:
+    from PIL import Image
+
     names, attributes = _read_attributes(folder / ATTRIBUTES)
     rows = sorted(attributes)
     images, maps, packed = [], [], []
@@ -181,7 +193,7 @@ def _read_folders(folder: Path) -> tuple[Faces, list[bytes]]:
 
 
 def _read_attributes(path: Path) -> tuple[tuple[str, ...], dict[int, np.ndarray]]:
-    """The names, and 0 or 1 of each, by the number of the face."""
+    """Read the names of the attributes, and their values 0 or 1 by the number of the face."""
     if not path.is_file():
         raise InputError(f"there is no {path}")
     lines = path.read_text().splitlines()
@@ -198,7 +210,9 @@ def _read_attributes(path: Path) -> tuple[tuple[str, ...], dict[int, np.ndarray]
 
 
 def _label_map(folder: Path, row: int) -> np.ndarray:
-    """Parts that a face does not have have no picture."""
+    """Labels `[64, 64]` of one face. There is no file for a part that the face lacks."""
+    from PIL import Image
+
     full: np.ndarray | None = None
     for label, name in enumerate(LABELS, start=1):
         path = folder / f"{row:05d}_{name}.png"
@@ -210,7 +224,7 @@ def _label_map(folder: Path, row: int) -> np.ndarray:
 
 
 def majority(labels: np.ndarray) -> np.ndarray:
-    """The most frequent label of each block, `[64, 64]`; of equally frequent ones the smallest."""
+    """Return the most frequent label of each block, `[64, 64]`; of equally frequent ones the smallest."""
     height, width = labels.shape
     if height % SIZE or width % SIZE:
         raise InputError(f"label maps must have a multiple of {SIZE} pixels each way, found {height} x {width}")

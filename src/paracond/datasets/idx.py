@@ -25,12 +25,12 @@ MAX_AXES = 64  # of tensors
 
 
 def read(path: str | os.PathLike[str]) -> Tensor:
-    """The tensor in an IDX file, gzipped or plain; a damaged file is refused by name."""
+    """Read the tensor of an IDX file, gzipped or plain. A damaged file is refused."""
     return parse(unpack(path), path)
 
 
 def unpack(path: str | os.PathLike[str]) -> bytes:
-    """The content of a file, unpacked if it is gzipped: its first bytes tell, not its name."""
+    """Return the content of a file, unpacked if its first bytes are those of gzip."""
     if not Path(path).is_file():
         raise InputError(f"there is no file {path}")
     content = Path(path).read_bytes()
@@ -43,7 +43,7 @@ def unpack(path: str | os.PathLike[str]) -> bytes:
 
 
 def parse(content: bytes, name: str | os.PathLike[str]) -> Tensor:
-    """The tensor in the bytes of an IDX file; `name` is for messages."""
+    """Convert the bytes of an IDX file to a tensor. `name` is for messages."""
     dtype, shape, start = _header(content, name)
     expected = start + dtype.itemsize * math.prod(shape)
     if len(content) != expected:
@@ -55,7 +55,7 @@ def parse(content: bytes, name: str | os.PathLike[str]) -> Tensor:
 
 
 def _header(content: bytes, name: str | os.PathLike[str]) -> tuple[np.dtype, tuple[int, ...], int]:
-    """Type, shape, and where the values start."""
+    """Read type, shape, and the offset of the values."""
     if len(content) < 4 or content[:2] != b"\0\0":
         found = content[:4].hex(" ") or "nothing"
         raise InputError(f"{name} is not an IDX file: it must start with the bytes 00 00, type and axes, found {found}")

@@ -1,10 +1,11 @@
 """MNIST and Fashion-MNIST, read from the IDX files in which they were published.
 
-A file is the original or it is refused: the SHA-256 of its unpacked content is compared with the published one, so
-plain files and files that were gzipped anew pass, and a single altered byte does not.
+Only original files are read: the SHA-256 of the unpacked content must be the published one. So plain files and files
+that were gzipped again pass, and a single altered byte does not.
 
-Looked for, in this order: the folder given; $PARACOND_DATA/mnist (or /fashion) and $PARACOND_DATA; for Fashion-MNIST,
-Debian's package dataset-fashion-mnist; the download cache. What is in none of them is downloaded.
+Files are looked up in the given folder; or else in $PARACOND_DATA/mnist (or /fashion), in $PARACOND_DATA, for
+Fashion-MNIST in Debian's package dataset-fashion-mnist, and in the download cache, in this order. Files that are in
+none of them are downloaded.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PREFIX = {"train": "train", "test": "t10k"}
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set: its files by name, and where they are found."""
+    """A published data set: its files with their checksums, and where they can be found."""
 
     title: str
     name: str  # of its folder
@@ -96,11 +97,14 @@ def mnist(
     seed: int = 0,
     verify: bool = True,
 ) -> Data:
-    """Images `x` `[rows, 1, 28, 28]` and digits `c` `[rows]`; 60,000 rows to train, 10,000 to test.
+    """Load MNIST: images `x` `[rows, 1, 28, 28]` and digits `c` `[rows]`.
 
-    Pixels are 0 or 1 (grey value above one half), or grey in [0, 1] with `binary=False`. `hide={"c": 0.9}` leaves nine
-    tenths of the labels unobserved; for a number of labels see `keep_labels`. `verify=False` admits files of other
-    content in the same format.
+    split: "train" (60,000 rows) or "test" (10,000 rows).
+    folder: where the files are (default: the places in the head of this module, or a download).
+    binary: whether pixels are 0 or 1 (grey value above one half), and not grey in [0, 1].
+    hide: the share of each group that is hidden at random, such as {"c": 0.9}. See also `keep_labels`.
+    seed: fixes what is hidden.
+    verify: whether files must be the original ones; False accepts other files of the same format.
     """
     images, labels = _load(MNIST, split, folder, verify)
     pixels = (images > 127).float() if binary else images.float().div_(255)
@@ -115,16 +119,28 @@ def fashion(
     seed: int = 0,
     verify: bool = True,
 ) -> Data:
-    """Images `x` `[rows, 1, 28, 28]`, grey in [0, 1], and kinds of clothing `c` `[rows]`; all else is as in `mnist`."""
+    """Load Fashion-MNIST: images `x` `[rows, 1, 28, 28]`, grey in [0, 1], and kinds of clothing `c` `[rows]`.
+
+    split: "train" (60,000 rows) or "test" (10,000 rows).
+    folder: where the files are (default: the places in the head of this module, or a download).
+    hide: the share of each group that is hidden at random, such as {"c": 0.9}. See also `keep_labels`.
+    seed: fixes what is hidden.
+    verify: whether files must be the original ones; False accepts other files of the same format.
+    """
     images, labels = _load(FASHION, split, folder, verify)
     return hide_values(Data({"x": images.float().div_(255).unsqueeze(1), "c": labels}), hide or {}, seed=seed)
 
 
 def keep_labels(data: Data, count: int, seed: int = 0, *, name: str = "c") -> Data:
-    """`data` with exactly `count` of its observed labels left, numbers per class as equal as the data allow.
+    """Keep some of the observed labels, as equally many of each class as the data allow; the others are not observed.
 
-    With the same seed, fewer labels are always a subset of more. Rows are ordered by (rank within their class, class),
+    With the same seed, fewer labels are always a subset of more: rows are ordered by (rank within their class, class),
     both at random, and the first `count` are kept.
+
+    data: the data set.
+    count: the number of labels to keep.
+    seed: fixes which ones are kept.
+    name: the group of the labels.
     """
     value = _labels(data, name).cpu()
     generator = torch.Generator().manual_seed(seed)
@@ -143,7 +159,7 @@ def keep_labels(data: Data, count: int, seed: int = 0, *, name: str = "c") -> Da
 
 
 def _labels(data: Data, name: str) -> Tensor:
-    """A group that has one label per row."""
+    """Return a group, which must have one label per row."""
     if name not in data.state:
         raise InputError(f"cannot keep labels of {name!r}: the data has {', '.join(data.state)}")
     value = data.state[name]
@@ -153,7 +169,7 @@ def _labels(data: Data, name: str) -> Tensor:
 
 
 def _load(source: Source, split: str, folder: str | os.PathLike[str] | None, verify: bool) -> tuple[Tensor, Tensor]:
-    """Images `[rows, 28, 28]` of bytes, and labels `[rows]`."""
+    """Load images, bytes `[rows, 28, 28]`, and labels `[rows]`."""
     if split not in PREFIX:
         raise InputError(f'split must be "train" or "test", found {split!r}')
     names = (f"{PREFIX[split]}-images-idx3-ubyte", f"{PREFIX[split]}-labels-idx1-ubyte")
@@ -176,7 +192,7 @@ def _check(path: Path, value: Tensor, axes: int) -> None:
 
 
 def _read(source: Source, name: str, path: Path, verify: bool) -> Tensor:
-    """The tensor in a file, which must be the original one."""
+    """Read the tensor of a file, which must be the original one."""
     content = idx.unpack(path)
     value = idx.parse(content, path)
     if not verify:
@@ -192,7 +208,7 @@ def _read(source: Source, name: str, path: Path, verify: bool) -> Tensor:
 
 
 def _locate(source: Source, names: tuple[str, str], folder: str | os.PathLike[str] | None) -> tuple[Path, Path]:
-    """Both files of a split, from the first folder that has both."""
+    """Find both files of a split in the first folder that has both, or download them."""
     if folder is not None:
         return _given(source, names, Path(folder).expanduser())
     for place in _places(source):
@@ -203,8 +219,7 @@ def _locate(source: Source, names: tuple[str, str], folder: str | os.PathLike[st
 
 
 def _given(source: Source, names: tuple[str, str], folder: Path) -> tuple[Path, Path]:
-    """Both files from the folder that the caller named, or the data set's own folder in it: what is missing there is an
-    error, not a download."""
+    """Find both files in the folder of the caller, or in the data set's own folder within it. Nothing is downloaded."""
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder} for {source.title}")
     for place in (folder / source.name, folder):
@@ -216,7 +231,7 @@ def _given(source: Source, names: tuple[str, str], folder: Path) -> tuple[Path, 
 
 
 def _places(source: Source) -> list[Path]:
-    """Folders that may hold the files, in order, before anything is downloaded."""
+    """List the folders that may hold the files, in order."""
     root = os.environ.get(ENVIRONMENT)
     own = [Path(root).expanduser() / source.name, Path(root).expanduser()] if root else []
     return own + [Path(folder) for folder in source.folders]
@@ -227,7 +242,7 @@ def _find(folder: Path, name: str) -> Path | None:
 
 
 def _spellings(name: str) -> list[str]:
-    """The names under which a file is passed on, plain ones first: they need no unpacking.
+    """List the names that a file may have, plain ones first because they need no unpacking.
 
     >>> _spellings("t10k-labels-idx1-ubyte")[1:3]
     ['t10k-labels.idx1-ubyte', 't10k-labels-idx1-ubyte.gz']
@@ -237,8 +252,8 @@ def _spellings(name: str) -> list[str]:
 
 
 def _fetch(source: Source, name: str) -> Path:
-    """A file in the download cache, downloaded if it is not there or is damaged, from the first mirror that has it."""
-    import pooch  # type: ignore[import-untyped]  # only here: files at hand need no downloader
+    """Return a file of the download cache. A missing or damaged one is downloaded from the first mirror that has it."""
+    import pooch  # type: ignore[import-untyped]  # here: local files need no downloader
 
     cache = Path(pooch.os_cache("paracond")) / source.name
     failures = []

@@ -1,4 +1,4 @@
-"""Hiding values at random, to learn from incomplete data on purpose."""
+"""Hide values at random, for experiments with incomplete data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from paracond.data import Data, InputError
 
 
 def hide(data: Data, fractions: Mapping[str, float], *, coordinates: bool = False, seed: int = 0) -> Data:
-    """`data` with these fractions of each group unobserved: of its rows, or of its single coordinates.
+    """Hide values at random: they are then not observed.
 
-    For a categorical group hidden by rows, every class keeps the same share of its labels, as far as they divide.
+    data: the data set.
+    fractions: the share to hide, by group.
+    coordinates: whether single coordinates are hidden, and not whole rows. Where rows of labels are hidden, every class
+        keeps the same share of its labels, as far as they divide.
+    seed: fixes what is hidden.
     """
     generator = torch.Generator().manual_seed(seed)
     mask = dict(data.mask)
@@ -31,7 +35,7 @@ def hide(data: Data, fractions: Mapping[str, float], *, coordinates: bool = Fals
 
 
 def _kept_rows(value: torch.Tensor, fraction: float, generator: torch.Generator) -> torch.Tensor:
-    """An exact share of the rows, spread evenly over the classes where the group has one label per row."""
+    """Choose an exact share of the rows, spread evenly over the classes where the group has one label per row."""
     shuffled = torch.randperm(len(value), generator=generator)
     if value.ndim == 1 and not value.is_floating_point():
         shuffled = shuffled[value[shuffled].argsort(stable=True)]

@@ -1,4 +1,4 @@
-"""The slowest waves of an image: the discrete cosine transform, orthonormal, of which the first k x k are kept.
+"""Low frequencies of an image: the orthonormal discrete cosine transform, of which the first k x k waves are kept.
 
 w_k(i) = cos(pi k (i + 1/2) / size) sqrt(2 / size),      w_0(i) = 1 / sqrt(size).
 """
@@ -15,7 +15,11 @@ from paracond.data import InputError
 
 
 class Cosines(nn.Module):
-    """The `band` x `band` slowest cosines on images `[channels, height, width]`, which are orthonormal."""
+    """Transforms images to their lowest frequencies and back; the waves are orthonormal.
+
+    shape: the shape of an image, (channels, height, width).
+    band: the number of frequencies along each side.
+    """
 
     down: Tensor
     across: Tensor
@@ -24,19 +28,19 @@ class Cosines(nn.Module):
         super().__init__()
         if len(shape) != 3 or not 1 <= band <= min(shape[1:]):
             raise InputError(
-                f"a band is for images [channels, height, width], at most their sides, found {band} and {list(shape)}"
+                f"a band is for images (channels, height, width), at most their sides, found {band} and {list(shape)}"
             )
         self.channels, self.band = shape[0], band
         self.register_buffer("down", _cosines(shape[1], band), persistent=False)
         self.register_buffer("across", _cosines(shape[2], band), persistent=False)
 
     def coefficients(self, rows: Tensor) -> Tensor:
-        """`[rows, coordinates]` to `[rows, channels * band^2]`."""
+        """Transform images `[rows, coordinates]` to coefficients `[rows, channels * band^2]`."""
         images = rows.view(-1, self.channels, self.down.shape[1], self.across.shape[1])
         return (self.down @ images @ self.across.T).flatten(1)
 
     def images(self, rows: Tensor) -> Tensor:
-        """The inverse, for images in the band."""
+        """Transform coefficients back to images. It is the inverse for images within the band."""
         return (self.down.T @ rows.view(-1, self.channels, self.band, self.band) @ self.across).flatten(1)
 
 

@@ -1,10 +1,10 @@
-"""Where chains begin: p_0(x_i | g), of one group given some others, g.
+"""An initializer by principal components: p_0(x_i | g) of one group given some others, g.
 
-Informative latents move slowly, so a chain from random values can take very long to reach what the model has learned. A
-start is a plain model of one group, learned beside its conditional, that puts the chain near the data at once. Which
-distribution the chain then tends to does not depend on it.
+Informative latents move slowly, so a chain from random values can take very long to reach the distribution that the
+model has learned. An initializer is a simple model of one group, learned with its conditional, which puts the chain
+near the data at once. The limiting distribution does not depend on it.
 
-`Components` is a Gaussian with few directions, probabilistic principal components about a mean that depends on g:
+`PCA` is a Gaussian with few directions, probabilistic principal components about a mean that depends on g:
 
     x = mu(g) + A u + sigma e,      u ~ N(0, I),  e ~ N(0, I),  mu linear in g.
 
@@ -12,33 +12,33 @@ It ascends a lower bound of log p_0(x | g), with q(u | x, g) = N(m, diag d) and 
 
     -(|x - mu - A m|^2 + sum_j d_j |A_j|^2) / (2 sigma^2) - D log(sigma sqrt(2 pi)) - KL(q | N(0, I)),
 
-in which all expectations are exact, and whose maximum is that of log p_0. Binary groups are learned as if they were
-real, and what is drawn is rounded to 0 or 1.
+in which all expectations are exact, and whose maximum is that of log p_0. Binary groups are learned as real ones, and
+draws are rounded to 0 or 1.
 
-Where x is known in enough examples, `fit` goes to the maximum of log p_0 at once: mu by least squares, and with the
+Where x is known in enough examples, `fit` computes the maximum of log p_0 directly: mu by least squares, and with the
 eigenvalues l_1 >= l_2 >= ... and eigenvectors v_j of the covariance of x - mu(g),
 
     A_j = v_j sqrt(l_j - sigma^2),      sigma^2 = the mean of the l_j that have no direction of their own,
 
-and q(u | x, g) exact: d_j = sigma^2 / l_j, V_j = A_j / l_j. For large images this matters: the bound is flat where it
-is about correlations between the u_j, and what was learned by its gradient drew garish faces.
+and q(u | x, g) exact: d_j = sigma^2 / l_j, V_j = A_j / l_j. For large images prefer `fit`: the bound is flat along
+correlations between the u_j, so its gradient finds them slowly.
 
-Where some coordinates K of x are known, the start is that given them. With b = A_K' (x_K - mu_K(g)) / sigma^2,
+Where some coordinates K of x are known, draws are from p_0(x | x_K, g). With b = A_K' (x_K - mu_K(g)) / sigma^2,
 
     u | x_K, g ~ N(P^-1 b, P^-1),      P = I + A_K' A_K / sigma^2,
-    log p_0(x_K | g) = -(|x_K - mu_K(g)|^2 / sigma^2 - b' P^-1 b) / 2 + what does not depend on g,
+    log p_0(x_K | g) = -(|x_K - mu_K(g)|^2 / sigma^2 - b' P^-1 b) / 2 + a term that does not depend on g.
 
-and the latter says which g a chain should begin with, if g is a class and not known. If g has a start of its own, with
-mean m and covariance L'L, then mu(g) = mu(m) + w L M with w ~ N(0, I) and the slopes M of mu: rows of L M are more
-directions, and g = m + w L is found with u.
+The latter gives the first value of g, if g is a class and not known. If g has an initializer of its own, with mean m
+and covariance L'L, then mu(g) = mu(m) + w L M with w ~ N(0, I) and the slopes M of mu. So the rows of L M are further
+directions, and g = m + w L is drawn together with u.
 
-That takes what the directions leave for independent noise, which in an image it is not: neighbours leave the same.
-Many known pixels then outvote the prior of u with what is one and the same error, and what is drawn beside them is
-wild. With `redundancy` r, r known coordinates count as one: sigma^2 is r times as large where x_K speaks.
+This treats the residual of the directions as independent noise. In an image it is not independent: neighbours have
+nearly the same residual. Many known pixels then repeat one error and outweigh the prior of u, and draws of the other
+pixels are extreme. With `redundancy` r, r known coordinates count as one: sigma^2 is r times as large for x_K.
 
-What is common to images is smooth. With `band` k, mu and A have only the k x k slowest of the cosines of which an image
-can be made (the discrete cosine transform, orthonormal), and are kept as their coefficients. A face of 64 x 64 pixels
-needs a quarter of the numbers then, and more directions for the same number say more of what is hidden (RESULTS).
+The directions of images are smooth. With `band` k, mu and A consist of the k x k lowest frequencies of the orthonormal
+discrete cosine transform, and are stored as coefficients. Faces of 64 x 64 pixels then need a quarter of the numbers,
+so that more directions can be afforded.
 """
 
 from __future__ import annotations
@@ -57,14 +57,20 @@ from paracond.networks.base import Network
 
 SCALE = 0.3  # sigma at first
 CHUNK = 2**26  # numbers
-SMALLEST = 0.02  # under it, what is known would weigh more than the digits of float32 can tell
+SMALLEST = 0.02  # smaller noise would weigh known values beyond the precision of float32
 
 
 class PCA(Network):
-    """p_0 of a group of shape `shape` given `inputs`, the encoded sizes of the groups that it reads, by name.
+    """An initializer by principal components about a mean that is linear in other groups.
 
-    If not `learned`, it has no q(u | x, g), which is half of its parameters, and must be fitted (see `fit`). `band` is
-    for images, `[channels, height, width]`.
+    inputs: the encoded sizes of the groups that it reads, by name.
+    shape: the shape of the group, without the batch.
+    rank: the number of directions.
+    binary: whether draws are rounded to 0 or 1.
+    learned: whether it can learn by gradients. If not, it has half of the parameters (no q(u | x, g)) and must be
+        fitted: `initializers.fit(model, data)`.
+    redundancy: how many known coordinates count as one.
+    band: for images (channels, height, width): the number of frequencies along each side.
     """
 
     def __init__(
@@ -103,7 +109,7 @@ class PCA(Network):
         self.requires_grad_(learned)
 
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
-        """The lower bound of log p_0(x | g), `[batch]`."""
+        """Return the lower bound of log p_0(x | g), `[batch]`."""
         if not self.learned:
             raise InputError(
                 "an initializer with learned=False is fitted (initializers.fit), not learned: it has no bound"
@@ -116,9 +122,12 @@ class PCA(Network):
 
     @torch.no_grad()
     def fit(self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator, passes: int = 8) -> None:
-        """The maximum of log p_0 for examples `value` `[rows, *shape]` and encoded `others`; it learns no more.
+        """Set the parameters to the maximum of log p_0. They do not change in training after that.
 
-        Directions are found by subspace iteration, which begins at random and takes `passes` over the examples.
+        value: examples, `[rows, *shape]`.
+        others: the encoded groups that it reads.
+        generator: draws the first basis of the subspace iteration that finds the directions.
+        passes: passes over the examples.
         """
         whole, rank = value.flatten(1).to(self.means.dtype), len(self.directions)
         if len(whole) <= rank:
@@ -133,7 +142,7 @@ class PCA(Network):
             basis = torch.linalg.qr(gap.T @ (gap @ basis)).Q
         variances, turned = torch.linalg.eigh((gap @ basis).T @ (gap @ basis) / len(x))
         variances, vectors = variances.flip(0)[:rank], (basis @ turned).flip(1)[:, :rank]
-        beyond = whole.square().sum() - x.square().sum()  # what no cosine in the band has
+        beyond = whole.square().sum() - x.square().sum()  # outside the band
         left = (gap.square().sum() + beyond) / len(x) - variances.sum()
         noise = (left / max(1, whole.shape[1] - rank)).clamp(min=SMALLEST**2)
         lengths = (variances - noise).clamp(min=0).sqrt()
@@ -148,14 +157,14 @@ class PCA(Network):
     def sample(
         self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: KnownPart | None = None
     ) -> Tensor:
-        """One draw per row, `[rows, *shape]`, given the coordinates in `part`."""
+        """Draw one value per row, `[rows, *shape]`, given the coordinates in `part`."""
         drawn = self._draw(others, generator, rows, part)
         return (drawn if part is None else torch.where(part.mask, part.value, drawn)).view(-1, *self.shape)
 
     def _draw(
         self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: KnownPart | None
     ) -> Tensor:
-        """mu(g) + A u + sigma e, with u given the coordinates in `part`."""
+        """Draw mu(g) + A u + sigma e, with u given the coordinates in `part`."""
         mean = self._mean(others).expand(rows, -1)
         u = mean.new_empty(len(mean), len(self.directions)).normal_(generator=generator)
         e = torch.empty_like(mean).normal_(generator=generator)
@@ -165,8 +174,11 @@ class PCA(Network):
 
     @torch.no_grad()
     def observe(self, value: Tensor, mask: Tensor) -> KnownPart:
-        """The coordinates of `value` where `mask` is true, for `sample` and `evidence`; `[batch, *shape]` both, or one
-        row of a mask for all (which is much cheaper)."""
+        """Prepare the known coordinates for `sample` and `evidence`.
+
+        value: `[batch, *shape]`.
+        mask: true where the value is known, `[batch, *shape]`, or one row for all, which is much cheaper.
+        """
         sigma = self._log_scale().exp() * math.sqrt(self.redundancy)
         return KnownPart(
             self._whole(self.directions) / sigma, sigma, value.flatten(1).to(self.means.dtype), mask.flatten(1)
@@ -182,9 +194,14 @@ class PCA(Network):
         own: tuple[Tensor, Tensor] | None,
         generator: torch.Generator,
     ) -> Tensor:
-        """One draw per row, `[rows, *its shape]`, of the group `name` that this start reads and whose own start is
-        `group`, given `part` of x and, if any of the group is known, its `own` value and mask. `others` are what the
-        two starts read besides: of "x" and of "g"."""
+        """Draw a group that this initializer reads, one value per row, given the known parts of both groups.
+
+        name: the group to draw.
+        group: its own initializer.
+        others: the other groups that the two initializers read, under "x" (this one) and "g" (the group's).
+        part: the known part of x.
+        own: value and mask of the group, if any of it is known.
+        """
         rank, centre = len(self.directions), group._mean(others["g"]).expand(len(part.value), -1)
         value, mask = (centre, torch.zeros_like(centre[:1], dtype=torch.bool)) if own is None else own
         value, mask = value.flatten(1).to(centre.dtype), mask.flatten(1)
@@ -197,8 +214,10 @@ class PCA(Network):
         return torch.where(mask, value, drawn).view(-1, *group.shape)
 
     def _with(self, lengths: Tensor, slopes: Tensor, part: KnownPart, value: Tensor, mask: Tensor) -> KnownPart:
-        """`part` of x, and what is known of a group with the covariance L'L that it reads, as coordinates of one
-        vector (x, g) with the directions (A, 0) and (L M, L)."""
+        """Join the known parts of x and of a group g with covariance L'L, as parts of one vector (x, g).
+
+        Its directions are (A, 0) and (L M, L).
+        """
         own = torch.cat([lengths.new_zeros(len(self.directions), lengths.shape[1]), lengths])
         directions = torch.cat([torch.cat([self._whole(self.directions), lengths @ slopes]), own], 1)
         sigma = torch.cat([part.sigma.expand(slopes.shape[1]), torch.full_like(lengths[0], SMALLEST)])
@@ -207,7 +226,7 @@ class PCA(Network):
         return KnownPart(directions / sigma, sigma, torch.cat([part.value, value], 1), masks)
 
     def _lengths(self) -> Tensor:
-        """L, with L'L the covariance."""
+        """Return L, with L'L the covariance."""
         directions = self._whole(self.directions)
         noise = (2 * self._log_scale()).exp() * torch.eye(
             directions.shape[1], dtype=directions.dtype, device=directions.device
@@ -215,36 +234,42 @@ class PCA(Network):
         return torch.linalg.cholesky_ex(noise + directions.T @ directions).L.T
 
     def _slopes(self, name: str) -> Tensor:
-        """The rows of mu that belong to the group `name`."""
+        """Return the rows of mu that belong to the group `name`."""
         sizes = list(self.config["inputs"].values())
         return self._whole(self.means[1:].split(sizes)[self.names.index(name)])
 
     @torch.no_grad()
     def evidence(self, others: Mapping[str, Tensor], part: KnownPart) -> Tensor:
-        """log p_0(x_K | g), `[batch]`, but for what does not depend on g; with its redundancy."""
+        """Return log p_0(x_K | g), `[batch]`, up to a term that does not depend on g."""
         return part.evidence(self._mean(others))
 
     def _log_scale(self) -> Tensor:
         return (GAIN * self.log_sigma).clamp(min=math.log(SMALLEST))
 
     def _mean(self, others: Mapping[str, Tensor]) -> Tensor:
-        """In the type of the parameters: low precision would show in the sums of squares."""
+        """Return mu(g) in the type of the parameters, because low precision would show in the sums of squares."""
         if not self.names:
             return self._whole(self.means)
         given = [others[name].flatten(1).to(self.means.dtype) for name in self.names]
         return self._whole(self.means[0] + torch.cat(given, 1) @ self.means[1:])
 
     def _kept(self, rows: Tensor) -> Tensor:
-        """Coordinates, as parameters have them."""
+        """Transform coordinates to those of the parameters."""
         return rows if self.waves is None else self.waves.coefficients(rows)
 
     def _whole(self, rows: Tensor) -> Tensor:
-        """What parameters stand for, in coordinates."""
+        """Transform parameters to coordinates of x."""
         return rows if self.waves is None else self.waves.images(rows)
 
 
 class KnownPart:
-    """x_K, and what it says of u. K may be another in every row. `scaled` is A' / sigma."""
+    """The known part x_K of x, and the posterior of u that it implies. Every row may have another K.
+
+    scaled: A' / sigma.
+    sigma: the noise.
+    value: the values, flat.
+    mask: true where they are known.
+    """
 
     def __init__(self, scaled: Tensor, sigma: Tensor, value: Tensor, mask: Tensor):
         self.scaled, self.sigma, self.value, self.mask = scaled, sigma, value, mask
@@ -254,19 +279,20 @@ class KnownPart:
         self.factor = factor if len(factor) == 1 else factor[which]
 
     def directions(self, mean: Tensor, noise: Tensor) -> Tensor:
-        """u = P^-1 b + L'^-1 noise = L'^-1 (L^-1 b + noise)."""
+        """Draw u = P^-1 b + L'^-1 noise = L'^-1 (L^-1 b + noise)."""
         return self._solve(self.factor.mT, self._half(self._gap(mean)) + noise, upper=True)
 
     def evidence(self, mean: Tensor) -> Tensor:
+        """Return log p_0(x_K | g), up to a term that does not depend on the mean."""
         gap = self._gap(mean)
         return -0.5 * (gap.square().sum(1) - self._half(gap).square().sum(1))
 
     def _gap(self, mean: Tensor) -> Tensor:
-        """(x_K - mu_K) / sigma, and zero elsewhere."""
+        """Return (x_K - mu_K) / sigma, and zero elsewhere."""
         return torch.where(self.mask, self.value - mean, 0) / self.sigma
 
     def _half(self, gap: Tensor) -> Tensor:
-        """L^-1 b."""
+        """Return L^-1 b."""
         return self._solve(self.factor, gap @ self.scaled.T, upper=False)
 
     def _solve(self, factor: Tensor, rows: Tensor, upper: bool) -> Tensor:
@@ -276,7 +302,7 @@ class KnownPart:
 
 
 def _products(scaled: Tensor, masks: Tensor) -> Tensor:
-    """sum_k mask_k a_ik a_jk, `[masks, rank, rank]`; some at a time, or large images would take gigabytes."""
+    """Return sum_k mask_k a_ik a_jk, `[masks, rank, rank]`, in parts, because large images would take gigabytes."""
     (rank, size), masks = scaled.shape, masks.to(scaled.dtype)
     if len(masks) < rank:
         some = masks.split(max(1, CHUNK // (rank * size)))
@@ -286,8 +312,11 @@ def _products(scaled: Tensor, masks: Tensor) -> Tensor:
 
 
 def _distinct(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows that differ from the one before, and which of them each row is: all chains of one question have the same.
-    While a program is recorded, nothing may wait for the host, and every row counts."""
+    """Return the rows that differ from the one before, and the index of each row among them.
+
+    All chains of one question have the same row. While a program is recorded, all rows are returned, because the count
+    of distinct rows would have to wait for the host.
+    """
     if mask.is_cuda and torch.cuda.is_current_stream_capturing():
         return mask, torch.arange(len(mask), device=mask.device)
     found: tuple[Tensor, Tensor] = mask.unique_consecutive(dim=0, return_inverse=True)
@@ -295,8 +324,14 @@ def _distinct(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pca(variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: int = 64, **options) -> PCA:
-    """The start of group `name` of a model with these variables, given the groups `reads` (perhaps none): with `rank`
-    directions, but fewer than the group has coordinates. Options are those of `Components`."""
+    """Make an initializer by principal components for one group of a model.
+
+    variables: the families of all groups, by name.
+    name: the group, Real or Binary.
+    reads: the groups that the initializer reads; they may be none.
+    rank: the number of directions; it is reduced for groups with few coordinates.
+    options: those of `PCA`: learned, redundancy, band.
+    """
     if name not in variables:
         raise InputError(f"{name!r} is none of the variables {', '.join(variables)}")
     family = variables[name]

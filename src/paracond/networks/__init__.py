@@ -1,7 +1,7 @@
-"""Networks for conditionals: modules that map the encoded other groups to a family's parameters.
+"""Networks for conditionals: modules that map the encoded other groups to the parameters of a family.
 
-Any module with that signature will do. One that derives from `Network` also carries its arguments, so that
-a saved model can be rebuilt from its JSON, by class name, without pickle.
+Any module with that signature works. One that derives from `Network` also stores its arguments, so that a saved model
+can be rebuilt from its JSON, by class name, without pickle.
 """
 
 from paracond.networks.base import Network, describe, rebuild

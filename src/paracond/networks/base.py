@@ -1,4 +1,4 @@
-"""What a saved model needs to know of a network: its class and its arguments, as JSON."""
+"""The base class of networks: it stores class and arguments as JSON, for saved models."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from torch import nn
 from paracond.data import InputError
 from paracond.serialization import class_named
 
-REMOVED = ("levels",)  # arguments that networks of earlier versions had, and that saved models may name
+REMOVED = ("levels",)  # arguments of networks in earlier versions, which saved models may name
 
 
 class Network(nn.Module):
-    """A module that can be rebuilt from `config`, the JSON-able keyword arguments of its constructor.
+    """The base class of networks that a saved model can rebuild.
 
-    `reads` names the groups that it looks at; None means that it may look at all of them.
+    `reads` are the groups that the network reads; None means that it may read all of them.
+
+    config: the arguments of the constructor, which JSON can hold.
     """
 
     reads: tuple[str, ...] | None = None
@@ -24,12 +26,19 @@ class Network(nn.Module):
 
 
 def describe(network: object) -> dict | None:
-    """A network as JSON, or None for a module that is not ours and must be supplied on load."""
+    """Describe a network as JSON; None for a foreign module, which must be supplied on load.
+
+    network: the module.
+    """
     return {"class": type(network).__name__, **network.config} if isinstance(network, Network) else None
 
 
 def rebuild(variable: str, description: dict | None) -> nn.Module:
-    """The inverse of `describe`; finds every imported subclass of `Network`."""
+    """Rebuild a network from its description; any imported subclass of `Network` is found.
+
+    variable: the group of the network, for messages.
+    description: the JSON of `describe`.
+    """
     if description is None:
         raise InputError(
             f"the network of {variable!r} is not one of paracond's: pass it as modules={{{variable!r}: ...}}"

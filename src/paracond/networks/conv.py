@@ -5,9 +5,9 @@
 - `ImageDecoder`: an image from the concatenated flat groups, through transposed convolutions.
 
 `kind="plain"` is the paper's: a few strided convolutions with ReLU between them. `kind="residual"` works on patches of
-2 x 2 pixels, at half and at a quarter of the resolution only (most of the arithmetic of an image network is spent at
-full resolution, and here there is little to see there), with `blocks` residual blocks at each of them. Sizes are
-halved upwards, so images of any size will do.
+2 x 2 pixels, at half and at a quarter of the resolution, with `blocks` residual blocks at each of them. (Full
+resolution would cost most of the arithmetic and add little.) Sizes are halved and rounded up, so images may have any
+size.
 """
 
 from __future__ import annotations
@@ -26,17 +26,24 @@ from paracond.families import Family
 from paracond.networks.base import Network
 
 KINDS = ("plain", "residual")
-FLAT = 64  # channels between the smallest image and the flat side of a network: most parameters are there
+FLAT = 64  # channels between the smallest image and the flat part of a network, which has most parameters
 
 
 class ImageEncoder(Network):
-    """`[batch, *output]` from the image `image` of shape `shape` = (channels, height, width) and flat `inputs`.
+    """Maps an image and flat groups to the parameters of another group.
 
-    Where the output is itself an image (channels, height / 4, width / 4), its features stay in their places.
+    The output may be an image of shape (channels, height / 4, width / 4); its features then stay in their places.
 
-    In training mode the image is seen moved by up to `jitter` pixels each way, at random, and mirrored in half of the
-    rows with `mirrored`: that tells this conditional what does not matter to it, and leaves the data, and so the other
-    conditionals, as they are.
+    image: the group that is the image.
+    shape: its shape, (channels, height, width).
+    inputs: the encoded sizes of flat groups, by name.
+    output: the shape of the output, without the batch.
+    width: channels at the highest resolution.
+    kind: "plain" or "residual" (see the head of this module).
+    blocks: residual blocks at each resolution.
+    jitter: in training mode the image is moved at random by up to this many pixels each way. This conditional learns to
+        ignore shifts; the data and the other conditionals stay as they are.
+    mirrored: whether half of the rows are mirrored in training mode.
     """
 
     def __init__(
@@ -81,13 +88,20 @@ class ImageEncoder(Network):
 
     @property
     def heads(self) -> list[Any]:
-        """The layers that add up to what it returns; the first has a bias."""
+        """The layers whose outputs add up to the result; the first has a bias."""
         return [self.f[-1], *self.linear]
 
 
 class ImageDecoder(Network):
-    """An image `[batch, *output]`, output = (channels, height, width), from flat `inputs` and from `maps`: groups of
-    shape (channels, height / 4, width / 4), given by their channels."""
+    """Maps flat groups and maps to the parameters of an image.
+
+    inputs: the encoded sizes of flat groups, by name.
+    output: the shape of the image, (channels, height, width).
+    maps: the channels of groups of shape (channels, height / 4, width / 4), by name.
+    width: channels at the highest resolution.
+    kind: "plain" or "residual" (see the head of this module).
+    blocks: residual blocks at each resolution.
+    """
 
     def __init__(
         self,
@@ -110,7 +124,7 @@ class ImageDecoder(Network):
         _check_kind(kind)
         if len(output) != 3:
             raise InputError(
-                "the decoder puts out one number for every pixel: an image needs a scale that is learned, of each "
+                "the decoder returns one number for every pixel: the scale of the image must be learned, of each "
                 f'coordinate, or fixed, and not of each "element"; found an output of shape {tuple(output)}'
             )
         self.kind = kind
@@ -129,8 +143,13 @@ class ImageDecoder(Network):
 
 
 def jittered(images: Tensor, chance: Tensor, pixels: int, mirrored: bool) -> Tensor:
-    """Images `[rows, channels, height, width]` moved by whole pixels; what comes in is empty. `chance` `[3, rows]` has
-    numbers in [0, 1): how far down, how far right, and, under one half, whether to mirror."""
+    """Move images by whole pixels, and fill up with zeros.
+
+    images: `[rows, channels, height, width]`.
+    chance: random numbers in [0, 1), `[3, rows]`: the shift down, the shift right, and whether to mirror.
+    pixels: the largest shift.
+    mirrored: whether rows whose third number is under one half are mirrored.
+    """
     height, width = images.shape[-2:]
     down, right = ((2 * pixels + 1) * chance[:2]).long().clamp(max=2 * pixels) - pixels
     i = torch.arange(height, device=images.device) - down[:, None]
@@ -146,9 +165,15 @@ def jittered(images: Tensor, chance: Tensor, pixels: int, mirrored: bool) -> Ten
 def image_network(
     variables: Mapping[str, Family], name: str, image: str = "x", reads: Sequence[str] | None = None, **options
 ) -> Network:
-    """The network of group `name` in a model of one image and flat groups; options are those of the classes above.
+    """Make the network of one group in a model of one image and flat groups.
 
-    A latent group of shape (channels, height / 4, width / 4) is a map: it keeps its place in the image.
+    A latent group of shape (channels, height / 4, width / 4) is a map: its features keep their places in the image.
+
+    variables: the families of all groups, by name.
+    name: the group.
+    image: the group that is the image.
+    reads: the groups that the network reads (default: all others).
+    options: those of `ImageEncoder` and `ImageDecoder`: width, kind, blocks, jitter, mirrored.
     """
     if image not in variables or name not in variables:
         raise InputError(f"{name!r} and {image!r} must be among the variables {', '.join(variables)}")
@@ -201,7 +226,7 @@ def _plain_decoder(features: int, output: Sequence[int], width: int, blocks: int
 
 
 class Residual(nn.Module):
-    """h + conv(act(conv(act(norm(h))))): one normalisation, over the channels of each place, is enough for so few."""
+    """A residual block, h + conv(act(conv(act(norm(h))))), with one normalisation over the channels of each place."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -214,7 +239,7 @@ class Residual(nn.Module):
 
 
 class ChannelNorm(nn.Module):
-    """h / rms(h over channels) * gain, at every place of the image by itself: cheap where channels lie last."""
+    """Computes h / rms(h over channels) * gain at every place of the image. It is cheap where channels lie last."""
 
     def __init__(self, width: int):
         super().__init__()

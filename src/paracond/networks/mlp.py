@@ -17,10 +17,15 @@ ACTIVATIONS = {"silu": nn.SiLU, "relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 class MLP(Network):
-    """`depth` hidden layers. `inputs` gives the encoded size of every group that is read, by name.
+    """A multilayer perceptron on the concatenated encodings of some groups.
 
-    `noise` is the standard deviation of what is added to all inputs while the module is in training mode: it smooths
-    this conditional and leaves the data, and so the other conditionals, as they are.
+    inputs: the encoded size of every group that it reads, by name.
+    output: the shape of its output, without the batch.
+    hidden: the width of hidden layers.
+    depth: the number of hidden layers.
+    activation: "silu", "relu" or "tanh".
+    noise: the standard deviation of noise on all inputs in training mode. It smooths this conditional, and leaves the
+        data and the other conditionals as they are.
     """
 
     def __init__(
@@ -58,7 +63,12 @@ class MLP(Network):
 class StackedMLP(Network):
     """One small MLP per coordinate: coordinate r of the output reads coordinate r of every other group.
 
-    So a model whose groups have `members` coordinates is that many independent models, trained together.
+    A model whose groups have `members` coordinates is then that many independent models, trained together.
+
+    names: the groups that it reads.
+    members: the number of coordinates of each group.
+    hidden: the width of the hidden layer.
+    seed: fixes the initial weights.
     """
 
     def __init__(self, names: Sequence[str], members: int, hidden: int = 16, seed: int = 0):
@@ -83,10 +93,13 @@ class StackedMLP(Network):
 
 
 def mlp(variables: Mapping[str, Family], name: str, reads: Sequence[str] | None = None, **options) -> MLP:
-    """The MLP for group `name` of a model with these variables; options are those of `MLP`.
+    """Make the MLP of one group of a model.
 
-    `reads` names the groups it sees (all others, if not given): leaving some out states that, given those it
-    reads, the group does not depend on them.
+    variables: the families of all groups, by name.
+    name: the group.
+    reads: the groups that the network reads (default: all others). The model assumes that, given these, the group does
+        not depend on the rest.
+    options: those of `MLP`: hidden, depth, activation, noise.
     """
     if name not in variables:
         raise InputError(f"unknown variable {name!r} (there are {', '.join(variables)})")

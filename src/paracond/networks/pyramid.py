@@ -1,7 +1,7 @@
 """One network from any groups to any group, where some of them are images of several sizes and others are flat.
 
-It works at `LEVELS` resolutions, the finest being half of the images' (an image is read and put out as patches of 2 x 2
-pixels: most of the arithmetic would be spent at full resolution, and there is little to see there).
+It works at `LEVELS` resolutions. The finest is half of the images' own: images are read and returned as patches of
+2 x 2 pixels, because full resolution would cost most of the arithmetic and add little.
 
     down    level 0 ──► level 1 ──► level 2 ──► level 3       every level: residual blocks
                ▲            ▲           ▲           │          an input of side / 2^k joins at its own resolution
@@ -10,12 +10,12 @@ pixels: most of the arithmetic would be spent at full resolution, and there is l
                │            │           │           │
              image         map         map         flat        the output is taken where its own resolution is reached
 
-An encoder is the case without a way up, a decoder that without a way down, a U-Net the one with both. Label maps (a
-`Categorical` of two axes) are read and put out as one channel per label.
+An encoder is the case without a way up, a decoder the case without a way down, a U-Net has both. Label maps (a
+`Categorical` of two axes) have one channel per label.
 
-What does not pay is left out. A bias costs two passes over a large image, one forward and one backward; so only inputs
-have one, and flat groups are one. Normalisation costs more than the convolution at the finest level, and starts at the
-second. Tensor cores want multiples of eight channels, so others are filled up.
+Three choices save time. A bias costs two passes over a large image, one forward and one backward, so only inputs have
+one, and flat groups enter as one. Normalisation costs more than the convolution at the finest level, so it begins at
+the second. Tensor cores need multiples of eight channels, so other numbers are filled up.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ FLAT = 64  # channels between the lowest resolution and a flat output
 
 
 def channels_at(width: int, most: int) -> list[int]:
-    """Channels at each resolution: doubled each time, up to `most`."""
+    """Return the channels at each resolution: doubled each time, up to `most`."""
     return [min(width * 2**level, most) for level in range(LEVELS)]
 
 
 def even(channels: int) -> int:
-    """Up to a multiple of eight."""
+    """Round up to a multiple of eight."""
     return -(-channels // 8) * 8
 
 
 class Block(nn.Module):
-    """h + conv(act(conv(act(norm(h))))): normalised over the channels of each place, or not at all."""
+    """A residual block, h + conv(act(conv(act(norm(h))))); the normalisation is over channels, or left out."""
 
     def __init__(self, width: int, norm: bool):
         super().__init__()
@@ -61,7 +61,7 @@ class Block(nn.Module):
 
 
 def filled(parts: list[Tensor]) -> Tensor:
-    """All channels side by side, and zeros up to a multiple of eight."""
+    """Concatenate channels, and fill up with zeros to a multiple of eight."""
     channels = sum(part.shape[1] for part in parts)
     if channels % 8:
         parts = [*parts, torch.zeros_like(parts[0][:, :1]).expand(-1, even(channels) - channels, -1, -1)]
@@ -69,14 +69,16 @@ def filled(parts: list[Tensor]) -> Tensor:
 
 
 def normalised(h: Tensor) -> Tensor:
-    """h / rms(h over channels), at every place by itself."""
+    """Return h / rms(h over channels), at every place."""
     last = h.permute(0, 2, 3, 1)
     return F.rms_norm(last, last.shape[-1:], eps=1e-5).permute(0, 3, 1, 2)
 
 
 def patches(image: Tensor) -> Tensor:
-    """`[batch, height, width, channels]` as `[batch, height / 2, width / 2, 4 channels]`; channels stay last, as
-    convolutions here want them (torch's own pixel_unshuffle would bring them to the front)."""
+    """Reshape `[batch, height, width, channels]` to patches `[batch, height / 2, width / 2, 4 channels]`.
+
+    Channels stay last, as convolutions need them here; torch's own pixel_unshuffle would move them to the front.
+    """
     batch, height, width, channels = image.shape
     parts = image.reshape(batch, height // 2, 2, width // 2, 2, channels)
     return parts.permute(0, 1, 3, 2, 4, 5).reshape(batch, height // 2, width // 2, 4 * channels)
@@ -90,13 +92,22 @@ def whole(image: Tensor) -> Tensor:
 
 
 class Pyramid(Network):
-    """`[batch, *output]` from `images` (shapes by name; all of `side`, or of a half, a quarter, ... of it) and `flat`
-    groups (sizes by name).
+    """Maps images of several sizes and flat groups to the parameters of one group (see the head of this module).
 
-    Output (2, channels, height, width) is means and log-scales; for a group in `labels`, (height, width, labels). In
-    training mode images are seen moved by up to `jitter` pixels, and half of the rows mirrored with `mirrored` (see
-    `ImageEncoder`): for groups to which that does not matter. When it is asked, what is put out for a mirrored network
-    is the mean over images and their mirror images.
+    images: the shapes of the images that it reads, by name: of side `side`, or a half, a quarter, ... of it.
+    flat: the encoded sizes of flat groups, by name.
+    output: the shape of the output: flat, an image (channels, height, width), means and log-scales
+        (2, channels, height, width), or a label map (height, width, labels).
+    side: the side of the largest images, a multiple of 16.
+    labels: the groups that are label maps.
+    target: the group whose network this is.
+    width: channels at the finest resolution; they double at each further one.
+    most: the largest number of channels.
+    blocks: residual blocks at each resolution.
+    hidden: the width of layers on flat groups.
+    jitter: in training mode images are moved at random by up to this many pixels, for groups that should ignore it.
+    mirrored: whether half of the rows are mirrored in training mode. Otherwise the output is then the mean over images
+        and their mirror images.
     """
 
     def __init__(
@@ -146,7 +157,7 @@ class Pyramid(Network):
         self._make_way_up(blocks, hidden)
 
     def _level(self, name: str, shape: Sequence[int]) -> int:
-        """At which resolution an image is read or put out."""
+        """Return the resolution at which an image is read or returned."""
         side = self.config["side"]
         height, width = shape[:2] if name in self.labels else shape[-2:]
         fits = [k for k in range(-1, LEVELS) if side == height * 2 ** (k + 1) == width * 2 ** (k + 1)]
@@ -161,7 +172,7 @@ class Pyramid(Network):
     # --- down ---------------------------------------------------------------------------------------------------
 
     def _make_way_down(self, channels: Mapping[str, int], blocks: int) -> None:
-        """From the finest input on; `entries` bring inputs in, `down` goes from one resolution to the next."""
+        """Make the layers from the finest input down: `entries` read inputs, `down` leads to the next resolution."""
         ways = self.ways
         self.finest = min([max(level, 0) for level in self.levels.values()], default=LEVELS)
         self.entries, self.down, self.blocks = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
@@ -179,7 +190,7 @@ class Pyramid(Network):
         return nn.Sequential(*[Block(self.ways[level], norm=level > 0) for _ in range(blocks)])
 
     def _seen(self, others: Mapping[str, Tensor]) -> dict[int, Tensor]:
-        """What is read at each level, `[batch, channels, height, width]`; images in patches."""
+        """Return the inputs of each level, `[batch, channels, height, width]`; images are in patches."""
         found: dict[int, list[Tensor]] = {}
         images = self._moved({k: others[k] if k in self.labels else others[k].permute(0, 2, 3, 1) for k in self.levels})
         for k, image in images.items():
@@ -188,7 +199,7 @@ class Pyramid(Network):
         return {level: filled(parts) for level, parts in found.items()}
 
     def _moved(self, images: dict[str, Tensor]) -> dict[str, Tensor]:
-        """All of them alike."""
+        """Jitter and mirror all images of a row in the same way."""
         if not self.training or not (self.jitter or self.mirrored):
             return images
         some = next(iter(images.values()))
@@ -197,7 +208,7 @@ class Pyramid(Network):
         return {k: v.permute(0, 2, 3, 1) for k, v in moved.items()}
 
     def _way_down(self, others: Mapping[str, Tensor]) -> dict[int, Tensor]:
-        """The features at every resolution from the finest that is read."""
+        """Return the features at every resolution, from the finest input on."""
         seen, found = self._seen(others), {}
         h: Tensor | None = None
         for level in range(self.finest, LEVELS):
@@ -213,28 +224,30 @@ class Pyramid(Network):
 
     # --- the flat side ------------------------------------------------------------------------------------------
 
-    def _make_flat_side(self, told: int, hidden: int) -> None:
+    def _make_flat_side(self, size: int, hidden: int) -> None:
         bottom = self.ways[-1]
         if self.goal == LEVELS:
             features = FLAT * self.low**2 if self.levels else 0
             if self.levels:
                 self.head = nn.Conv2d(bottom, FLAT, 1)
-            sizes = [features + told, 4 * hidden, 4 * hidden, math.prod(self.output)]
+            sizes = [features + size, 4 * hidden, 4 * hidden, math.prod(self.output)]
             layers = [layer for a, b in itertools.pairwise(sizes) for layer in (nn.Linear(a, b), nn.SiLU())]
             self.mlp = nn.Sequential(*layers[:-1])
-        elif told:
-            self.told = nn.Sequential(nn.Linear(told, 4 * hidden), nn.SiLU(), nn.Linear(4 * hidden, hidden), nn.SiLU())
+        elif size:
+            self.told = nn.Sequential(nn.Linear(size, 4 * hidden), nn.SiLU(), nn.Linear(4 * hidden, hidden), nn.SiLU())
             self.bottom = nn.Linear(hidden, bottom * self.low**2)
 
-    def _put_out_flat(self, found: Mapping[int, Tensor], told: Sequence[Tensor]) -> Tensor:
+    def _flat_output(self, found: Mapping[int, Tensor], flat: Sequence[Tensor]) -> Tensor:
         features = [self.head(F.silu(normalised(found[LEVELS - 1]))).flatten(1)] if self.levels else []
-        return self.mlp(torch.cat([*features, *told], 1)).view(-1, *self.output)
+        return self.mlp(torch.cat([*features, *flat], 1)).view(-1, *self.output)
 
     # --- up -----------------------------------------------------------------------------------------------------
 
     def _make_way_up(self, blocks: int, hidden: int) -> None:
-        """From the lowest resolution to that of the output: `rise` to the next, where `joins` bring in what came down
-        and `biases` what flat groups say."""
+        """Make the layers from the lowest resolution up to that of the output.
+
+        `rise` leads to the next resolution, `joins` add the features of the way down, `biases` those of flat groups.
+        """
         self.up, self.joins, self.biases, self.rise = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
         if self.goal == LEVELS:
             return
@@ -254,41 +267,41 @@ class Pyramid(Network):
         else:
             self.last = nn.Conv2d(self.ways[last], even(channels), 1)
 
-    def _way_up(self, found: Mapping[int, Tensor], told: Sequence[Tensor]) -> Tensor:
-        said = self.told(torch.cat(list(told), 1)) if told else None
+    def _way_up(self, found: Mapping[int, Tensor], flat: Sequence[Tensor]) -> Tensor:
+        features = self.told(torch.cat(list(flat), 1)) if flat else None
         h = found.get(LEVELS - 1)
-        if said is not None:
-            start = self.bottom(said)
-            start = start.view(len(start), -1, self.low, self.low)
-            h = start if h is None else h + start
+        if features is not None:
+            bottom = self.bottom(features)
+            bottom = bottom.view(len(bottom), -1, self.low, self.low)
+            h = bottom if h is None else h + bottom
         assert h is not None  # it reads something
         for key, blocks in self.up.items():
             if key in self.rise:
                 h = self.rise[key](h)
                 if key in self.joins:
                     h = self.joins[key](torch.cat([h, found[int(key)]], 1))
-                if said is not None:
-                    h = h + self.biases[key](said)[:, :, None, None]
+                if features is not None:
+                    h = h + self.biases[key](features)[:, :, None, None]
             h = blocks(h)
         return self.last(F.silu(h if self.goal <= 0 else normalised(h)))
 
     @property
     def heads(self) -> list[Any]:
-        """The layer that makes what it returns, alone (see `ImageEncoder`)."""
+        """The last layer, alone (see `ImageEncoder.heads`)."""
         return [self.mlp[-1] if self.goal == LEVELS else self.last]
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         if self.training or not self.mirrored:
-            return self._put_out(others)
+            return self._evaluate(others)
         mirror = {k: v.flip(-2 if k in self.labels else -1) if k in self.levels else v for k, v in others.items()}
-        return (self._put_out(others) + self._put_out(mirror)) / 2
+        return (self._evaluate(others) + self._evaluate(mirror)) / 2
 
-    def _put_out(self, others: Mapping[str, Tensor]) -> Tensor:
+    def _evaluate(self, others: Mapping[str, Tensor]) -> Tensor:
         found = self._way_down(others) if self.levels else {}
-        told = [others[k].flatten(1) for k in self.flat]
+        flat = [others[k].flatten(1) for k in self.flat]
         if self.goal == LEVELS:
-            return self._put_out_flat(found, told)
-        image = self._way_up(found, told).permute(0, 2, 3, 1)
+            return self._flat_output(found, flat)
+        image = self._way_up(found, flat).permute(0, 2, 3, 1)
         channels = self._channels(self.target, self.output)
         image = whole(image[..., : 4 * channels]) if self.goal < 0 else image[..., :channels]
         return image if self.target in self.labels else image.permute(0, 3, 1, 2).reshape(-1, *self.output)

@@ -4,11 +4,11 @@
 
 - `SceneEncoder`, for flat outputs: nine convolutions on all images, joined by their channels; every other one halves
   the resolution, to 1 x 1. Its features and the flat inputs, concatenated, go through an MLP;
-- `UNet`, for images: the same way down; the flat inputs join at the lowest resolution; and up again by transposed
-  convolutions, with the features of each resolution on the way down joined to those on the way up.
+- `UNet`, for images: the same way down; the flat inputs join at the lowest resolution; transposed convolutions lead up
+  again, where the features of each resolution on the way down join those on the way up.
 
-`kind="residual"` is a `Pyramid`, which also has groups of lower resolution. Label maps (a `Categorical` of two axes)
-are read and put out as one channel per label.
+`kind="residual"` is a `Pyramid`, which also takes groups of lower resolution. Label maps (a `Categorical` of two axes)
+have one channel per label.
 """
 
 from __future__ import annotations
@@ -33,8 +33,14 @@ KINDS = ("plain", "residual")
 def scene_network(
     variables: Mapping[str, Family], name: str, reads: Sequence[str] | None = None, kind: str = "residual", **options
 ) -> Network:
-    """The network of group `name` in a model of images and flat groups; options as in the classes. It reads the groups
-    `reads`, or all others."""
+    """Make the network of one group in a model of images and flat groups.
+
+    variables: the families of all groups, by name.
+    name: the group.
+    reads: the groups that the network reads (default: all others).
+    kind: "plain" or "residual" (see the head of this module).
+    options: those of `UNet`, `SceneEncoder` or `Pyramid`: width, hidden and others.
+    """
     if name not in variables:
         raise InputError(f"{name!r} must be among the variables {', '.join(variables)}")
     if kind not in KINDS:
@@ -55,7 +61,7 @@ def scene_network(
 
 
 class _Scene(Network):
-    """What both have in common: reading, and the way down."""
+    """The common part of both networks: inputs, and the way down."""
 
     def __init__(
         self,
@@ -84,15 +90,15 @@ class _Scene(Network):
         self.down = nn.ModuleList(_way_down(channels, width, self.low))
 
     def _seen(self, others: Mapping[str, Tensor]) -> Tensor:
-        """All images, `[batch, channels, height, width]`."""
+        """Concatenate all images, `[batch, channels, height, width]`."""
         parts = [others[k].permute(0, 3, 1, 2) if k in self.labels else others[k] for k in self.images]
         return torch.cat(parts, 1)
 
-    def _told(self, others: Mapping[str, Tensor]) -> list[Tensor]:
+    def _flat_inputs(self, others: Mapping[str, Tensor]) -> list[Tensor]:
         return [others[k].flatten(1) for k in self.flat]
 
     def _features(self, others: Mapping[str, Tensor]) -> list[Tensor]:
-        """Those of every resolution, the finest first."""
+        """Return the features of every resolution, the finest first."""
         h, found = self._seen(others), []
         for level in self.down:
             h = level(h)
@@ -101,7 +107,15 @@ class _Scene(Network):
 
 
 class SceneEncoder(_Scene):
-    """`[batch, *output]`, flat, from images and flat groups."""
+    """Maps images and flat groups to the parameters of a flat group.
+
+    images: the shapes of the images that it reads, by name.
+    flat: the encoded sizes of flat groups, by name.
+    output: the shape of the output, without the batch.
+    width: channels at the highest resolution.
+    hidden: the width of the MLP.
+    options: labels, the groups that are label maps; target, the group whose network this is.
+    """
 
     def __init__(self, images, flat, output, width: int = 32, hidden: int = 512, **options):
         super().__init__(images, flat, output, width=width, hidden=hidden, **options)
@@ -115,12 +129,20 @@ class SceneEncoder(_Scene):
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         features = self._features(others)[-1].flatten(1)
-        return self.mlp(torch.cat([features, *self._told(others)], 1)).view(-1, *self.output)
+        return self.mlp(torch.cat([features, *self._flat_inputs(others)], 1)).view(-1, *self.output)
 
 
 class UNet(_Scene):
-    """An image `[batch, *output]` from images and flat groups. Output (2, channels, height, width) is means and
-    log-scales; (height, width, labels) a label map."""
+    """Maps images and flat groups to the parameters of an image.
+
+    images: the shapes of the images that it reads, by name.
+    flat: the encoded sizes of flat groups, by name.
+    output: the shape of the image; (2, channels, height, width) is means and log-scales, (height, width, labels) a
+        label map.
+    width: channels at the highest resolution.
+    hidden: the width of the layer on flat groups.
+    options: labels, the groups that are label maps; target, the group whose network this is.
+    """
 
     def __init__(self, images, flat, output, width: int = 32, hidden: int = 512, **options):
         super().__init__(images, flat, output, width=width, hidden=hidden, **options)
@@ -132,8 +154,8 @@ class UNet(_Scene):
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         *finer, h = self._features(others)
         if self.flat:
-            told = self.join(F.relu(self.told(torch.cat(self._told(others), 1))))
-            h = h + told[:, :, None, None]
+            flat = self.join(F.relu(self.told(torch.cat(self._flat_inputs(others), 1))))
+            h = h + flat[:, :, None, None]
         for level, skip in zip(self.up[:-1], reversed(finer), strict=True):
             h = torch.cat([level(h), skip], 1)
         image = self.up[-1](h)
@@ -141,7 +163,7 @@ class UNet(_Scene):
 
 
 def widths(width: int) -> list[int]:
-    """Channels at each resolution."""
+    """Return the channels at each resolution."""
     return [width, 2 * width, 4 * width, 8 * width, 8 * width]
 
 
@@ -160,7 +182,7 @@ def _side(images: Mapping[str, Sequence[int]]) -> int:
 
 
 def _way_down(channels: int, width: int, low: int) -> list[nn.Module]:
-    """Nine convolutions: two at each of four resolutions, the second halving it, and one to 1 x 1."""
+    """Make nine convolutions: two at each of four resolutions, of which the second halves it, and one to 1 x 1."""
     levels: list[nn.Module] = []
     *ways, last = widths(width)
     for fan_in, fan_out in itertools.pairwise([channels, *ways]):
@@ -170,7 +192,7 @@ def _way_down(channels: int, width: int, low: int) -> list[nn.Module]:
 
 
 def _way_up(channels: int, width: int, low: int) -> list[nn.Module]:
-    """The same, the other way; below the last, what comes in is joined to what came down."""
+    """Make the reverse of `_way_down`, with room for the features that join at each resolution."""
     *ways, last = widths(width)
     levels: list[nn.Module] = [nn.Sequential(nn.ConvTranspose2d(last, ways[-1], low), nn.ReLU())]
     for fan_in, fan_out in itertools.pairwise([*reversed(ways), channels]):

@@ -1,28 +1,28 @@
 """How the hot loops run: the only module that knows of devices, precision and capture.
 
-Learning and sampling are loops over *programs*: functions without arguments that read and write tensors which stay
-where they are (the running batch, the parameters, the random state). An engine says how programs are run.
+Learning and sampling are loops over *programs*: functions without arguments that read and write tensors at fixed
+places in memory (the running batch, the parameters, the random state). An engine decides how programs run:
 
 - "eager" calls them. This is the reference, in float32, on every device.
-- "rounded" calls them too, with networks in bfloat16 where autocast allows: faster on CPUs that compute in it.
-- "graphs" (CUDA) calls a program three times, which settles lazy state, then records it as one CUDA graph; from then
-  on a call is one launch without any work in Python. Networks are rounded too.
+- "rounded" calls them with networks in bfloat16 where autocast allows: faster on CPUs that compute in it.
+- "graphs" (CUDA) calls a program three times, so that optimisers and libraries make their state, then records it as one
+  CUDA graph. From then on a call is one launch, without any work in Python. Networks are rounded too.
 
-Convolutions lie channels last. Autocast would round every weight at every call; programs evaluate a `RoundedCopy` model
-instead, whose weights of convolutions and linear layers are rounded copies, brought up to date all at once.
+Weights of convolutions are laid out channels last. Autocast would round every weight at every call. Programs evaluate a
+`RoundedCopy` of the model instead, whose weights of convolutions and linear layers are rounded together.
 
-Two lots of recorded programs may run at the same time if nothing is common to them: not the stream they were recorded
-on, not the memory of their graphs, not a random generator. So work beside the main stream has an engine of its own
-(`another`), is called `aside`, and `meet` says where one of the two waits for the other; the host waits for neither.
+Two sets of recorded programs may run at the same time if they share nothing: no stream, no memory of graphs, no random
+generator. So work in parallel to the main stream has an engine of its own (`another`) and is called in `side_stream`;
+`join_side_stream` synchronises the two. The host waits for neither.
 
-An object keeps its programs, and they do not keep it (`WeakCall`): with its last user it is gone, and with it the
-memory of its graphs, which can be most of what the device has and of which Python, when it looks for cycles, knows
-nothing. Graphs of one engine share their memory; when all are gone, the next ones share another, since torch does not
-record into memory that had its graphs.
+An object owns its programs, but a program does not keep its object alive (`WeakCall`). So the object is freed with its
+last user, and with it the memory of its graphs, which can be most of the device and which Python's garbage collector
+does not see. Graphs of one engine share their memory. When all of them are gone, the next ones share a new pool,
+because torch does not record into a pool whose graphs are gone.
 
-All run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the host
-would have to wait for; what the host decides (which group, how many rows, the learning rate) it writes into small
-tensors beforehand, and what it wants to know (is everything finite?) it looks up later, without waiting.
+All modes run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the
+host would have to wait for. The host writes its decisions (which group, how many rows, the learning rate) into small
+tensors beforehand, and reads results (is everything finite?) later, without waiting.
 """
 
 from __future__ import annotations
@@ -54,8 +54,13 @@ Work = TypeVar("Work", bound=Callable)
 
 
 class RoundedCopy(Generic[Model]):
-    """A model as programs evaluate it: `model` is the original itself, or a copy that shares with it all but the
-    weights which autocast would round; those it has in bfloat16. `part` is a part of the original."""
+    """The model that programs evaluate, `.model`: the original itself, or a copy with rounded weights.
+
+    The copy has the weights of convolutions and linear layers in bfloat16, and shares everything else.
+
+    original: the model.
+    rounded: whether to make a copy.
+    """
 
     def __init__(self, original: Model, rounded: bool):
         self.original = original
@@ -82,14 +87,14 @@ class RoundedCopy(Generic[Model]):
 
     @torch.no_grad()
     def refresh(self, part: nn.Module | None = None) -> None:
-        """Round the weights as they are now."""
+        """Round the present weights again, of all or of one part of the original."""
         pairs = self._pairs(part)
         if pairs:
             torch._foreach_copy_([new for _, new in pairs], [old for old, _ in pairs])
 
     @torch.no_grad()
     def return_gradients(self, part: nn.Module) -> None:
-        """Give the originals the gradients of their copies, which forget them."""
+        """Move the gradients of the copies to the original weights."""
         found = [(old, new.grad) for old, new in self._pairs(part) if new.grad is not None]
         if not found:
             return
@@ -102,8 +107,13 @@ class RoundedCopy(Generic[Model]):
 
 
 class Engine:
-    """`mode` "auto" takes graphs on CUDA and eager elsewhere. `compile` fuses elementwise work; it costs up to a
-    minute once, so it is worth it for long runs only."""
+    """Decides how learning and sampling run on a device.
+
+    device: the device of the model.
+    mode: "eager" (float32, the reference), "rounded" (networks in bfloat16), "graphs" (recorded CUDA graphs, rounded
+        too), or "auto": graphs on CUDA, eager elsewhere.
+    compile: whether torch.compile fuses elementwise work. That takes up to a minute once, so it pays for long runs.
+    """
 
     def __init__(self, device: torch.device | str, mode: str = "auto", compile: bool = False):
         self.device = torch.device(device)
@@ -119,18 +129,20 @@ class Engine:
         self._stream = _stream_of(self) if self.captures else None
 
     def prepare(self, model: nn.Module) -> None:
-        """Lay out a model's weights for this engine, channels last; what it computes stays the same."""
+        """Lay out the weights of convolutions channels last. The results stay the same."""
         for module in model.modules():
             if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
                 module.weight.data = module.weight.data.to(memory_format=torch.channels_last)
 
     def rounded_copy(self, model: Model) -> RoundedCopy[Model]:
-        """The model as this engine's programs evaluate it."""
+        """Return the model as this engine's programs evaluate it."""
         return RoundedCopy(model, rounded=self.rounds)
 
     def fused(self, work: Work) -> Work:
-        """A network (in place), a function of tensors, or a method (then `WeakCall`), as few kernels where that was
-        asked for. (A fused network is kept until Python looks for cycles: torch's own `Module.compile` makes one.)"""
+        """Compile a network (in place), a function of tensors, or a method (then a `WeakCall`), if the engine compiles.
+
+        A compiled network is freed only by Python's garbage collector: `Module.compile` makes a reference cycle.
+        """
         if isinstance(work, nn.Module):
             if self.compile:
                 work.compile(dynamic=False)
@@ -141,20 +153,22 @@ class Engine:
         return cast(Work, fuse(work))
 
     def precision(self):
-        """The context in which networks are evaluated."""
+        """Return the context manager in which networks are evaluated: autocast, or none."""
         if not self.rounds:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def program(self, method: Callable[..., None], generator: torch.Generator, *arguments: Any) -> Program:
-        """A method with its arguments (`WeakCall`), to be called again and again; all its draws come from
-        `generator`."""
+        """Make a program of a method and its arguments (a `WeakCall`), to be called many times.
+
+        generator: the generator of all its draws.
+        """
         assert isinstance(method, MethodType)
         call = WeakCall(method.__func__, method.__self__, *arguments)
         return _Recorded(call, generator, self) if self.captures else call
 
     def pool(self) -> _Pool:
-        """The memory of all graphs that are recorded now: keep it as long as the graph."""
+        """Return the memory pool for new graphs. Keep a reference to it as long as the graph."""
         found = self._pool and self._pool()
         if not found:
             found = _Pool()
@@ -162,16 +176,18 @@ class Engine:
         return found
 
     def another(self) -> Engine:
-        """One like this, whose programs may run while those of this one run."""
+        """Make an engine like this one, whose programs may run at the same time as those of this one."""
         return Engine(self.device, self.mode, self.compile)
 
     def __deepcopy__(self, memo: dict) -> Engine:
-        return self.another()  # a copy of what has programs may run while the original does
+        return self.another()  # the programs of a copy may run at the same time as those of the original
 
     @contextlib.contextmanager
     def side_stream(self, generator: torch.Generator) -> Iterator[None]:
-        """Programs of this engine that are called in here run on its own stream, if they are recorded, beside all else;
-        layers with a randomness of their own then draw from `generator` too, since torch's belongs to the main stream.
+        """Run recorded programs of this engine on a stream of its own, in parallel to the main stream.
+
+        generator: layers with a randomness of their own draw from it, because torch's default generator belongs to the
+            main stream.
         """
         if self._stream is None:
             yield
@@ -186,14 +202,17 @@ class Engine:
             default.graphsafe_set_state(former)
 
     def join_side_stream(self) -> None:
-        """What was asked for until now, aside or not, is done before anything that is asked for after; never waits."""
+        """Synchronise the side stream with the main stream: work queued later starts after all work queued so far.
+
+        Does not block the host.
+        """
         if self._stream is not None:
             main = torch.cuda.current_stream(self.device)
             main.wait_stream(self._stream)
             self._stream.wait_stream(main)
 
     def capturable(self, name: str, optimiser: torch.optim.Optimizer) -> None:
-        """Make an optimiser's step recordable: its learning rate and its counts become tensors on the device."""
+        """Make an optimiser's step recordable: its learning rate and counts become tensors on the device."""
         if not self.captures:
             return
         for group in optimiser.param_groups:
@@ -206,15 +225,17 @@ class Engine:
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(self.device)
 
     def move_towards(self, means: Sequence[Tensor], values: Sequence[Tensor], weight: float | Tensor) -> None:
-        """means += weight (values - means), in place; a tensor as weight is read when a recorded program runs."""
+        """Add weight (values - means) to `means`, in place. A recorded program reads a tensor `weight` when it runs."""
         if isinstance(weight, Tensor):
             self._move_towards(list(means), list(values), weight)
         else:
             torch._foreach_lerp_(list(means), list(values), weight)
 
     def settle(self, work: Callable[[], object]) -> float:
-        """On a CPU, choose the number of threads by trying `work` with some; returns its seconds then. Where another
-        process has a core, or for small networks, all threads can be several times slower than one."""
+        """Choose the number of CPU threads by timing `work` with several numbers; returns the seconds of the best.
+
+        All threads can be several times slower than one for small networks, or where another process uses a core.
+        """
         if self.device.type != "cpu":
             return 0.0
         most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -228,7 +249,7 @@ class Engine:
 
     @classmethod
     def fastest(cls, device: torch.device | str, work: Callable[[Engine], object]) -> Engine:
-        """The engine for much of the same `work`: on a CPU, by trying, as is the number of threads."""
+        """Choose the engine for repeated `work`. On a CPU, modes and numbers of threads are timed."""
         if torch.device(device).type != "cpu":
             return cls(device)
         tried = []
@@ -240,13 +261,13 @@ class Engine:
         return engine
 
     def synchronise(self) -> None:
-        """Wait until all that was asked for is done."""
+        """Wait until all queued work is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 class WeakCall:
-    """A call of a method of `owner`, with its first arguments, that does not keep the owner alive."""
+    """A method of `owner` with its first arguments, as a call that does not keep the owner alive."""
 
     def __init__(self, function: Callable, owner: object, *arguments: Any):
         self.function, self.arguments = function, arguments
@@ -263,7 +284,7 @@ class WeakCall:
         return self.function(self.owner(), *self.arguments, *more)
 
     def __deepcopy__(self, memo: dict) -> WeakCall:
-        """Copied with its owner, it is that of the copy. (Alone it is of a copy that nobody keeps.)"""
+        """Copy the call together with its owner: the copy calls the copied owner."""
         return WeakCall(self.function, copy.deepcopy(self.owner(), memo), *copy.deepcopy(self.arguments, memo))
 
 
@@ -278,7 +299,7 @@ def _move_towards(means: list[Tensor], values: list[Tensor], weight: Tensor) -> 
 
 
 def _seconds(work: Callable[[], object], threads: int, most: float) -> float:
-    """The shorter of two calls, after one to warm up; or that one alone, if it took longer than `most`."""
+    """Time the shorter of two calls after a warm-up; or the warm-up alone, if it took longer than `most` seconds."""
     torch.set_num_threads(threads)
     times: list[float] = []
     for _ in range(3):
@@ -291,9 +312,11 @@ def _seconds(work: Callable[[], object], threads: int, most: float) -> float:
 
 
 def _stream_of(engine: Engine) -> torch.cuda.Stream:
-    """Its own, since libraries keep a workspace for every stream and engines side by side must not share one; and that
-    of an engine that is gone, if there is one, since they keep it for good (32 MiB of it is cuBLAS's alone). What was
-    asked for there comes first, as on any stream; engines wait for the main stream besides."""
+    """Return a stream that no other living engine uses.
+
+    Engines that run in parallel must not share a stream, because libraries keep a workspace per stream. They keep it
+    for good (32 MiB for cuBLAS alone), so the stream of an engine that is gone is used again.
+    """
     index = torch.cuda.current_device() if engine.device.index is None else engine.device.index
     idle = _idle.setdefault(index, [])
     try:
@@ -308,14 +331,14 @@ _idle: dict[int, list[torch.cuda.Stream]] = {}  # by the number of the device
 
 
 class _Pool:
-    """Memory that graphs share: gone, for torch, when the last of them is."""
+    """Memory that graphs share. torch frees it with the last of them."""
 
     def __init__(self) -> None:
         self.handle = torch.cuda.graph_pool_handle()
 
 
 class _Recorded:
-    """A program that becomes a CUDA graph after its first calls, which are real calls."""
+    """A program that becomes a CUDA graph after its first calls, which run eagerly."""
 
     def __init__(self, work: WeakCall, generator: torch.Generator, engine: Engine):
         assert engine._stream is not None
@@ -331,11 +354,11 @@ class _Recorded:
                 return
             self._record()
         assert self.graph is not None
-        self.work.owner()  # whose tensors it reads and writes
+        self.work.owner()  # raises if the object is gone whose tensors the graph uses
         self.graph.replay()
 
     def _warm_up(self) -> None:
-        """AsyncCompletion the main stream, as recording will: some lazily made state belongs to a stream."""
+        """Run on the engine's own stream, as recording will: some lazily made state belongs to a stream."""
         self.calls += 1
         main = torch.cuda.current_stream()
         self.stream.wait_stream(main)
@@ -354,14 +377,14 @@ class _Recorded:
 
 
 class Watch:
-    """Looks at a number on the device without waiting for it: what is read is how it stood some calls ago."""
+    """Reads a number on the device without waiting: the value is that of some calls ago."""
 
     def __init__(self, number: Tensor, every: int = 100):
         self.number, self.every, self.calls = number, every, 0
         self.seen = torch.full_like(number, -1, device="cpu", pin_memory=number.is_cuda)
 
     def raised(self) -> bool:
-        """Whether the number was seen at zero or above."""
+        """Return whether the number was zero or above when it was last read."""
         self.calls += 1
         if self.calls % self.every:
             return False

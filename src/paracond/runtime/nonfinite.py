@@ -1,11 +1,11 @@
-"""What is not finite: found where it arises, and nothing is learned from it.
+"""Losses, gradients and draws that are not finite: they are found where they arise, and nothing is learned from them.
 
-Where looking costs nothing (no recorded programs) a fault is raised at once. In a recorded program the host cannot
-look; the first fault is written down on the device, with its step, and from then on neither the parameters nor the
-running batch change. The host looks some updates later, without waiting.
+Without recorded programs an error is raised at once. Within a recorded program the host cannot check values, so the
+first fault is stored on the device, with its step, and from then on neither the parameters nor the running batch
+change. The host reads it some updates later, without waiting.
 
-What runs beside the updates (see `beside`) writes its faults down for itself: two streams must not write into one
-place. They count from the moment at which its results would be used, before any of them is.
+Completion in parallel (see `AsyncCompletion`) has a guard of its own, because two streams must not write to one place.
+The learner adopts its faults before it uses any of its results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ SUSPECTS = ("the loss", "the gradient", "a draw", "a completion")
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss, gradient or draw that is NaN or infinite. The model is as before that update."""
+    """A loss, gradient or draw is NaN or infinite. The model is as it was before that update.
+
+    variable: the group whose update failed.
+    step: the number of updates before it.
+    what: "the loss", "the gradient", "a draw" or "a completion".
+    """
 
     def __init__(self, variable: str, step: int, what: str):
         super().__init__(f"{what} of {variable!r} is not finite at step {step}; the last good state is kept")
@@ -29,8 +34,10 @@ class NonFiniteError(ArithmeticError):
 
 
 def note(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: int, suspect: int) -> Tensor:
-    """Write down in `first` the first of `numbers` that is not finite, if nothing is written there; true if so still.
-    `suspect` is the place of the first of them in `SUSPECTS`."""
+    """Store in `first` the first of `numbers` that is not finite, unless a fault is stored there; true if none is.
+
+    suspect: the index in `SUSPECTS` of the first of these numbers.
+    """
     bad = torch.stack([~number.isfinite() for number in numbers])
     which = bad.to(torch.uint8).argmax() + suspect
     found = torch.stack([clock, torch.full_like(clock, variable), which])
@@ -39,7 +46,11 @@ def note(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: int, sus
 
 
 class NonFiniteGuard:
-    """The first fault of a learner's programs. `clock` counts its updates, on the device."""
+    """Keeps the first fault of a learner's programs. `clock` counts updates, on the device.
+
+    names: the groups of the model.
+    engine: the engine that runs the programs.
+    """
 
     def __init__(self, names: Sequence[str], engine: Engine):
         self.names, self.engine, device = tuple(names), engine, engine.device
@@ -51,7 +62,7 @@ class NonFiniteGuard:
 
     @torch.no_grad()
     def check(self, name: str, numbers: Mapping[str, Tensor]) -> Tensor:
-        """Whether these numbers, named as in `SUSPECTS`, and all before them are finite: a boolean on the device."""
+        """Check numbers, named as in `SUSPECTS`: a boolean on the device, true if these and all before are finite."""
         if self.engine.captures:
             place = self.names.index(name), SUSPECTS.index(next(iter(numbers)))
             return self.note(self.first, self.clock, list(numbers.values()), *place)
@@ -62,7 +73,7 @@ class NonFiniteGuard:
 
     @torch.no_grad()
     def adopt(self, other: NonFiniteGuard) -> None:
-        """The first fault of `other` is the first here too, if there was none."""
+        """Take over the first fault of `other`, if there is none here."""
         self.first.copy_(torch.where(self.first[0] < 0, other.first, self.first))
 
     def tick(self) -> None:
@@ -78,12 +89,12 @@ class NonFiniteGuard:
         self.first.copy_(state["first"])
 
     def look(self) -> None:
-        """Raise the first fault if it has been seen; never waits."""
+        """Raise the first fault if the host has seen it; does not wait."""
         if self.watch.raised():
             self.raise_first()
 
     def raise_first(self) -> None:
-        """Raise the first fault of the programs so far, if there was one; waits for them."""
+        """Wait for the programs so far, and raise their first fault if there is one."""
         step, variable, suspect = self.first.tolist()
         if step >= 0:
             raise NonFiniteError(self.names[variable], step, SUSPECTS[suspect])

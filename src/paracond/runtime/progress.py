@@ -1,4 +1,7 @@
-"""A progress bar with rate and time left, shown only where someone watches and the work is long."""
+"""A progress bar with rate and time left, shown on a terminal when the work takes long.
+
+`rich`, which draws it, is imported when a bar may be needed.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,18 @@ from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
 T = TypeVar("T")
-PATIENCE = 2.0  # seconds of silence before a bar appears
+PATIENCE = 2.0  # seconds before a bar appears
 LINES = 60.0  # seconds between lines, where there is no terminal
 quiet = False  # set in worker processes, which must not draw on their parent's terminal
 
 
 @contextmanager
 def waiting(title: str) -> Iterator[None]:
-    """A spinner with the seconds passed, for work whose parts cannot be seen; one line where no one watches."""
+    """Show a spinner with the seconds passed, for work whose parts cannot be counted; without a terminal, one line."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     if not console.is_terminal:
         console.print(title, highlight=False)
@@ -41,10 +36,13 @@ def waiting(title: str) -> Iterator[None]:
 
 
 def track(work: Iterable[T], title: str, show: bool | None = None, start: int = 0) -> Iterator[T]:
-    """Iterate over `work`. `show` None means: a bar on a terminal, once it has taken longer than `PATIENCE`, and lines
-    elsewhere.
+    """Iterate over `work` and show its progress.
 
-    `start` is how much was done before: it counts, but not for the rate.
+    work: the items to return.
+    title: the text beside the bar.
+    show: True shows a bar, False nothing; None shows a bar on a terminal once the work has taken longer than
+        `PATIENCE`, and one line every `LINES` seconds elsewhere.
+    start: the number of items that were done before; they count, but not for the rate.
     """
     total = start + len(work) if isinstance(work, Sized) else None
     if show is None and not sys.stderr.isatty() and not quiet:
@@ -53,6 +51,9 @@ def track(work: Iterable[T], title: str, show: bool | None = None, start: int = 
     if show is False or quiet:
         yield from work
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     began = time.monotonic()
     bar = Progress(
         TextColumn("{task.description}"),
@@ -76,7 +77,7 @@ def track(work: Iterable[T], title: str, show: bool | None = None, start: int = 
 
 
 def _lines(work: Iterable[T], title: str, start: int, total: int | None) -> Iterator[T]:
-    """One line now and then, for a log."""
+    """Print one line every `LINES` seconds, for a log."""
     began = last = time.monotonic()
     for done, item in enumerate(work):
         now = time.monotonic()

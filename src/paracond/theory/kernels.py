@@ -1,20 +1,20 @@
 """Learning the limiting distribution of any kernel (section 3).
 
-A kernel p_theta(x | x') is whatever can be drawn from and scored. Its limiting distribution p_theta(x) is fitted to
-data by ascending, for sequences x_1 ~ data, x_k+1 ~ q(. | x_k) of another kernel q,
+A kernel p_theta(x | x') is anything that can be drawn from and scored. Its limiting distribution p_theta(x) is fitted
+to data by ascending, for sequences x_1 ~ data, x_k+1 ~ q(. | x_k) of another kernel q,
 
     g = sum_k grad log p_theta(x_k | x_k+1),      k = 1, ..., n                                        (eq:stoch-est)
 
 the gradient of F-hat, all of the lower bound L_B (eq:chain) but a term that vanishes with n if q has the limiting
 distribution p_theta. Three choices of q:
 
-- "forward": p_theta itself, as it is at the moment; what the paper proposes. It drives p_theta to detailed balance;
+- "forward": p_theta itself, with its present parameters, as the paper proposes. It drives p_theta to detailed balance;
 - "reverse": p_theta's reverse, where that can be drawn from. The bound is then tight: for every n the gradient of the
   likelihood is g and the gradient of the omitted term E log p_theta(x_n+1), which vanishes for large n;
-- any other kernel that stays as it is, such as one that only adds noise (denoising diffusion: see `noise`).
+- any fixed kernel, such as one that only adds noise (denoising diffusion: see `noise_kernels`).
 
-Gibbs kernels of joint models (eq:gibbs_transition) are one case (`JointKernel`); Algorithm 1 in `learner` is this one
-for them, with missing data, and with the choice of the group made known to the learner.
+Gibbs kernels of joint models (eq:gibbs_transition) are one case (`JointKernel`). `Learner` (Algorithm 1) is the form of
+this for them, with missing data, and with the choice of the group known to the learner.
 
 Along n, the objective is estimated by (appendix B.1, `objective`)
 
@@ -48,31 +48,35 @@ FORMS = ("running", "literal")
 
 
 class Kernel(nn.Module, ABC):
-    """p(x | x'), for states of named groups."""
+    """The base class of kernels p(x | x'), for states of named groups."""
 
     @abstractmethod
     def sample(self, previous: State, generator: torch.Generator) -> State:
-        """One draw of the next state per row, without gradient."""
+        """Draw the next state of every row, without gradient."""
 
     @abstractmethod
     def log_prob(self, following: State, previous: State) -> Tensor:
-        """log p(following | previous), `[batch]`."""
+        """Return log p(following | previous), `[batch]`."""
 
     def validate(self, state: State) -> State:
-        """Whole states as the kernel takes them; refuses what is wrong, where the kernel knows its families."""
+        """Convert whole states to the types of the kernel. A kernel that knows its families refuses bad values."""
         return state
 
     def entropy(self, previous: State) -> Tensor | None:
-        """The entropy of p(. | previous), `[batch]`, where it is known."""
+        """Return the entropy of p(. | previous), `[batch]`, or None where it is not known."""
         return None
 
     def reverse(self) -> Kernel:
-        """p^r(x' | x) = p(x | x') p(x') / p(x), as a kernel."""
+        """Return the kernel p^r(x' | x) = p(x | x') p(x') / p(x)."""
         raise InputError(f"the reverse of a {type(self).__name__} is not known; use q='forward' or a kernel")
 
 
 class FactorKernel(Kernel):
-    """p(x | x') = family(network(x')) for one group `name`: its coordinates are independent given the last state."""
+    """The kernel p(x | x') = family(network(x')) of one group: its coordinates are independent given the last state.
+
+    name: the group.
+    conditional: family and network; the network reads the group itself.
+    """
 
     def __init__(self, name: str, conditional: Conditional):
         super().__init__()
@@ -111,9 +115,12 @@ class FactorKernel(Kernel):
 
 
 class LogLinear(Network):
-    """Logits of a Binary group of `size` coordinates for p(z | z') ~ exp <W s' + b, s>, with s = 2 z - 1 (eq:art_mat).
+    """The network of p(z | z') ~ exp <W s' + b, s>, with s = 2 z - 1, for a Binary group (eq:art_mat).
 
     Detailed balance holds iff W is symmetric.
+
+    name: the group.
+    size: its number of coordinates.
     """
 
     def __init__(self, name: str, size: int):
@@ -127,23 +134,24 @@ class LogLinear(Network):
 
     @torch.no_grad()
     def asymmetry(self) -> float:
-        """|W - W^T|, Frobenius."""
+        """Return |W - W^T|, the Frobenius norm."""
         return float((self.weight - self.weight.T).norm())
 
     @torch.no_grad()
     def symmetrise(self) -> None:
-        """W <- (W + W^T) / 2."""
+        """Set W to (W + W^T) / 2."""
         self.weight.copy_((self.weight + self.weight.T) / 2)
 
 
 class JointKernel(Kernel):
-    """eq:gibbs_transition: p(x | x') = sum_i alpha_i p_i(x_i | x'_-i) [x_-i = x'_-i].
+    """The kernel of a joint model, p(x | x') = sum_i alpha_i p_i(x_i | x'_-i) [x_-i = x'_-i] (eq:gibbs_transition).
 
     A Real group is redrawn to its old value with probability zero. So where it has changed, `log_prob` is a log
-    density in it, and where it has not, its term is left out: the rest is a probability.
+    density, and where it has not, its term is left out.
 
-    `reversible` says that the conditionals belong to one joint whatever the parameters are, as those of a harmonium do.
-    The chain is then in detailed balance (theorem T1) and its own reverse.
+    model: the joint model.
+    reversible: whether the conditionals belong to one joint for all parameters, as those of a harmonium do. The chain
+        is then in detailed balance (theorem T1) and its own reverse.
     """
 
     def __init__(self, model: JointModel, reversible: bool = False):
@@ -175,7 +183,7 @@ class JointKernel(Kernel):
 
 
 def whole_states(kernel: Kernel, data: Data | Mapping[str, Tensor]) -> State:
-    """Examples without missing values, as the kernel takes them; refuses what is wrong."""
+    """Convert examples to states of the kernel. Missing values are refused."""
     if not isinstance(kernel, Kernel):
         raise InputError(f"a Kernel is needed, found {type(kernel).__name__}")
     data = data if isinstance(data, Data) else Data(data)
@@ -186,7 +194,7 @@ def whole_states(kernel: Kernel, data: Data | Mapping[str, Tensor]) -> State:
 
 
 def _scores(kernel: Kernel, following: State, previous: State) -> Tensor:
-    """log p(following | previous), which must be a number per row."""
+    """Return log p(following | previous), which must be a number per row."""
     scores, rows = kernel.log_prob(following, previous), row_count(previous)
     if scores.shape != (rows,):
         raise InputError(
@@ -199,27 +207,35 @@ def _scores(kernel: Kernel, following: State, previous: State) -> Tensor:
 
 
 def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The default optimiser."""
+    """Make the default optimiser."""
     return torch.optim.Adam(parameters, lr=1e-3)
 
 
 @dataclass(frozen=True, eq=False)
 class KernelInfo:
-    """One update: `loss` is minus the mean of log p(x_k | x_k+1), a tensor."""
+    """One update. `loss` is minus the mean of log p(x_k | x_k+1), a tensor."""
 
     step: int
     loss: Tensor
 
 
 class KernelLearner(Stepwise[KernelInfo, Kernel]):
-    """`for info in learner.run(steps)`, or `learner.fit(steps)`.
+    """Learns the limiting distribution of a kernel: `kernel = KernelLearner(kernel, data).fit(steps)`.
 
-    The data are whole states: values by names of groups, or `Data` without missing values. `form` "literal" draws whole
-    sequences of n = `chain_length` steps from the data and then updates once, by the mean over them; "running" goes on
-    with one batch, of which a share 1/n, chosen at random, is replaced by fresh examples after each step, so that n is
-    the mean length and an update costs the same for every n. `optimiser(parameters)` makes the optimiser;
-    `learning_rate`, a number or a function of the step, overrides its own. `after_update` is called after each update,
-    for constraints such as `LogLinear.symmetrise`.
+    `for info in learner.run(steps)` returns every update.
+
+    kernel: the kernel to train; it is changed in place.
+    data: whole states: values by names of groups, or `Data` without missing values.
+    q: the kernel of the sequences: "forward", "reverse" or a fixed kernel (see the head of this module).
+    chain_length: n, the length of sequences; a number or a function of the step.
+    batch_size: the number of sequences.
+    form: "literal" draws whole sequences of n steps from the data and then updates once, by the mean over them.
+        "running" continues one batch, of which a random share 1/n is replaced by fresh examples after each step: n is
+        then the mean length, and an update costs the same for every n.
+    learning_rate: a number or a function of the step; None leaves it to the optimiser.
+    optimiser: `optimiser(parameters)` makes the optimiser.
+    after_update: called after each update, for constraints such as `LogLinear.symmetrise`.
+    seed: fixes all randomness.
     """
 
     def __init__(
@@ -256,7 +272,7 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
         self.batch = self._fresh(batch_size)
 
     def _check_reverse(self) -> None:
-        """Where q is the reverse, there must be one, and updates must leave it so."""
+        """Check that the reverse exists, if q is the reverse, and that updates preserve it."""
         if self.q != "reverse":
             return
         self.kernel.reverse()
@@ -268,7 +284,7 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
         return self.kernel
 
     def step(self) -> KernelInfo:
-        """One update."""
+        """Do one update."""
         length = self.chain_length(self.step_count)
         if not length >= 1:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
@@ -289,7 +305,7 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
 
     @torch.no_grad()
     def _pairs(self, length: float) -> tuple[State, State]:
-        """x_k and x_k+1: of whole sequences, or of the running batch."""
+        """Return x_k and x_k+1, of whole sequences or of the running batch."""
         if self.form == "literal":
             states = sequence(self._drawn_from(), self._fresh(self.batch_size), round(length), self.generator)
             return _joined(states[:-1]), _joined(states[1:])
@@ -311,9 +327,9 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
 
 
 @torch.no_grad()
-def sequence(q: Kernel, start: State, n: int, generator: torch.Generator) -> list[State]:
-    """x_1 = start, x_2, ..., x_n+1."""
-    states = [start]
+def sequence(q: Kernel, first: State, n: int, generator: torch.Generator) -> list[State]:
+    """Draw x_2, ..., x_n+1 after x_1 = first; all of them are returned."""
+    states = [first]
     for _ in range(n):
         states.append(q.sample(states[-1], generator))
     return states
@@ -324,13 +340,13 @@ def sequence(q: Kernel, start: State, n: int, generator: torch.Generator) -> lis
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """F and F-hat for n = 1, ..., N, chain by chain, `[chains, N]`."""
+    """F and F-hat for n = 1, ..., N and every chain, `[chains, N]`."""
 
     f: Tensor
     f_hat: Tensor
 
     def slope(self, first: int = 1) -> tuple[float, float]:
-        """The least-squares slope of F along n = first, ..., N, and its standard error over chains."""
+        """Return the least-squares slope of F along n = first, ..., N, and its standard error over chains."""
         at_least({"first": (first, 1)})
         chains, last = self.f.shape
         if last - first < 1 or chains < 2:
@@ -345,13 +361,17 @@ class Objective:
 
 
 @torch.no_grad()
-def objective(
-    p: Kernel, q: Kernel, start: Data | Mapping[str, Tensor], n: int, generator: torch.Generator
-) -> Objective:
-    """F and F-hat up to n, along chains of q that begin at `start` (examples). Where its entropy is known, the last
-    term of F is exact given x_n."""
+def objective(p: Kernel, q: Kernel, data: Data | Mapping[str, Tensor], n: int, generator: torch.Generator) -> Objective:
+    """Estimate F and F-hat up to n. The last term of F is exact given x_n, where the entropy of q is known.
+
+    p: the kernel that is scored.
+    q: the kernel of the chains.
+    data: examples; one chain begins at each of them.
+    n: the length of the chains.
+    generator: the source of all randomness.
+    """
     at_least({"n": (n, 1)})
-    states = sequence(q, whole_states(p, start), n, generator)
+    states = sequence(q, whole_states(p, data), n, generator)
     gains, lasts = [], []
     for before, after in itertools.pairwise(states):
         forward, entropy = _scores(q, after, before), q.entropy(before)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -58,6 +58,7 @@ class Experiment:
     paper: dict[str, float]
     goals: dict[str, float]
     half_pixels: bool = False
+    make_learner: ClassVar = staticmethod(make_learner)
 
 
 @dataclass(kw_only=True)
