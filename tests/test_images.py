@@ -552,6 +552,12 @@ def test_levers_are_tried_one_at_a_time(folder, monkeypatch, capsys):
         cli.main(["reproduce", "levers", *options, "--only", "jitter", "base"])
     names = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
     assert "jitter_accuracy" in names and "base_accuracy" not in names
+    monkeypatch.setattr(levers, "try_out", original)
+    capsys.readouterr()
+    cli.main(["reproduce", "levers", *options, "--resume", "--only", "jitter", "base", "slow"])
+    assert capsys.readouterr().out.count("measured before") == 2  # base by the first command
+    names = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
+    assert {"jitter_accuracy", "base_accuracy", "slow_accuracy"} <= names
     for change in levers.CHANGES.values():  # every lever is a design that can be built
         images.make_model(images.small(images_experiment.replace(fashion.BEST, **change)), binary=False)
 

@@ -195,13 +195,9 @@ def quality(model: pc.JointModel, data: pc.Data, fid: FID, count: int, seed: int
         "from_start_400": lambda: generate(model, classes, 400, seed),
         "from_random_100": lambda: generate(model, classes, 100, seed, init="random"),
     }
-    values = {f"fid_{name}": score(fid, shown(model, make())) for name, make in states.items()}
+    values = {f"fid_{name}": fid.score(shown(model, make())).value for name, make in states.items()}
     error = (model("x", coded).mean - real["x"]).square().mean()
     return values | {"mean_square_error": float(error.detach())}
-
-
-def score(fid: FID, images: Tensor) -> float:
-    return fid.score(images).value
 
 
 def usage(model: pc.JointModel, data: pc.Data, rows: int = 2000) -> dict[str, LatentUsage]:
