@@ -1,8 +1,8 @@
-# `make demo` and `make test` work on a fresh machine: each creates the environment it needs.
+# `make demo`, `make test` and `make docs` work on a fresh machine: each creates the environment it needs.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-gpu lint clean
+.PHONY: demo test test-gpu lint docs clean
 demo: .venv/installed
 	$(BIN)/paracond demo
 
@@ -18,6 +18,10 @@ lint: .venv/developed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: .venv/docs  # the site is build/docs/index.html; a warning is an error
+	rm -rf docs/api
+	$(BIN)/python -m sphinx -W --keep-going -b html docs build/docs
+
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
@@ -28,5 +32,10 @@ lint: .venv/developed
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@ .venv/installed
 
+.venv/docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	touch $@ .venv/installed
+
 clean:
-	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build docs/api docs/gallery .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -29,15 +29,15 @@ import tyro
 
 import paracond as pc
 from paracond.data import take
+from paracond.experiments.common.pictures import grid
 from paracond.experiments.common.report import png
 from paracond.experiments.common.results import origin
 from paracond.experiments.comparison import experiment as compare
 from paracond.experiments.comparison import measures
-from paracond.experiments.comparison.found import examples, measured
+from paracond.experiments.comparison.evaluation import evaluate, examples
 from paracond.experiments.comparison.model import FACES, Design
-from paracond.experiments.comparison.session import Session, open_session
+from paracond.experiments.comparison.setup import Setup, load_setup
 from paracond.experiments.comparison.table import Run
-from paracond.experiments.images import report as images_report
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,20 @@ class Config:
 def main(config: Config) -> None:
     began, longest = time.perf_counter(), config.guess
     chosen = {"only": config.dataset, "quick": config.quick, "compile": config.compile}
-    session = open_session(compare.Config(out=config.out, data=config.data, extras=False, **chosen), config.dataset)
-    preset = session.design
+    setup = load_setup(compare.Config(out=config.out, data=config.data, extras=False, **chosen), config.dataset)
+    preset = setup.design
     for name, method, changes in trials_of(config.trials):
         since = time.perf_counter()
         if since - began + longest > config.seconds:
             print(f"no time for {name}", flush=True)
             continue
-        session.design = changed(preset, changes)  # before the trial is taken: it may be refused
+        setup.design = changed(preset, changes)  # before the trial is taken: it may be refused
         if not begun(config.out / name):
             taken = "was begun before, or by another command"
             print(f"{name} {taken}: remove {config.out / name} to try again", flush=True)
             continue
-        found = tried(session, Run(config.dataset, method, config.seed), config.out / name)
-        keep(config, {"name": name, "method": method, "changes": changes} | found | origin(session.device))
+        found = tried(setup, Run(config.dataset, method, config.seed), config.out / name)
+        keep(config, {"name": name, "method": method, "changes": changes} | found | origin(setup.device))
         longest = max(longest, time.perf_counter() - since)
 
 
@@ -114,13 +114,13 @@ def changed(design: Design, changes: dict) -> Design:
     return replace(design, **changes)
 
 
-def tried(session: Session, run: Run, folder: Path) -> dict:
-    model, milestones = compare.trained(session, run, folder, float("inf"))
+def tried(setup: Setup, run: Run, folder: Path) -> dict:
+    model, milestones = compare.trained(setup, run, folder, setup.config)
     shutil.rmtree(folder / "checkpoint")
-    numbers, pictures = measured(session, run, model)
+    numbers, pictures = evaluate(setup, run, model)
     rows = {how: images[:16] for how, images in pictures.items()}
-    (folder / "images.png").write_bytes(png(images_report.grid(list(rows.values()), names=list(rows), inches=0.6)))
-    real = measures.coded(model, examples(session, 10_000, run.seed), run.seed)
+    (folder / "images.png").write_bytes(png(grid(list(rows.values()), names=list(rows), inches=0.6)))
+    real = measures.coded(model, examples(setup, 10_000, run.seed), run.seed)
     with torch.no_grad():
         sigma = float(model("x", take(real, slice(2))).log_scale.exp().mean())
     codes = measures.statistics(real["z"])

@@ -3,7 +3,7 @@
 Use it to choose a design before the experiment runs in full. It does not use test faces. Each design is the preset
 `best` with some changes:
 
-    python research/faces_trial.py --out runs/trial --designs base '{}' without '{"restarts": []}'
+    python research/faces_trial.py --out runs/trial --designs base '{}' without '{"init_rows": []}'
 
 The script prints one line of JSON per design, appends it to OUT/trials.jsonl and writes pictures next to it. It skips a
 trial that would end after `--seconds`. `--keep` saves the models in OUT/NAME.
@@ -33,8 +33,8 @@ from paracond.experiments.faces import baselines, measures, tasks
 from paracond.experiments.faces import report as pictures
 from paracond.experiments.faces.directions import attribute_accuracy, whole_f1
 from paracond.experiments.faces.model import BEST, Design, finished, make_learner, small
-from paracond.experiments.faces.session import Config as FacesConfig
-from paracond.experiments.faces.session import Session, open_session
+from paracond.experiments.faces.runner import Config as FacesConfig
+from paracond.experiments.faces.runner import FacesRunner, open_runner
 from paracond.metrics.fid import accuracy
 
 SEVERAL = 5000  # images for a FID
@@ -59,27 +59,27 @@ class Config:
 def main(config: Config) -> None:
     began, longest = time.perf_counter(), 0.0
     faces = FacesConfig(out=config.out, data=config.data, quick=config.quick)
-    session = open_session(faces, BEST)
-    aside = replace(session, test=session.apart)
-    judge = baselines.judge(session.train, session.device, judge_training(session))
-    rows = session.apart.mask["c"].all(1)
-    found = judge.decide(session.apart.state["x"][rows], balanced=False).cpu().float()
-    print(f"the judge is right in {accuracy(found, session.apart.state['c'][rows].cpu()):.4f}", flush=True)
+    runner = open_runner(faces, BEST)
+    aside = replace(runner, test=runner.held_out)
+    judge = baselines.judge(runner.train, runner.device, judge_training(runner))
+    rows = runner.held_out.mask["c"].all(1)
+    found = judge.decide(runner.held_out.state["x"][rows], balanced=False).cpu().float()
+    print(f"the judge is right in {accuracy(found, runner.held_out.state['c'][rows].cpu()):.4f}", flush=True)
     for name, changes in pairs(config.designs):
         since = time.perf_counter()
         if since - began + longest > config.seconds:
             print(f"no time for {name}")
             continue
-        result = {"name": name, "changes": changes, "commit": commit(), "hardware": hardware(session.device)}
-        model = learned(session, changed(session, changes, config.updates), result)
-        result |= read(aside, model, config.out / name) | switched(aside, model, judge) | drawn(session, model)
+        result = {"name": name, "changes": changes, "commit": commit(), "hardware": hardware(runner.device)}
+        model = learned(runner, changed(runner, changes, config.updates), result)
+        result |= read(aside, model, config.out / name) | switched(aside, model, judge) | drawn(runner, model)
         longest = max(longest, time.perf_counter() - since)
         line = json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in result.items()})
         print(line, flush=True)
         with (config.out / "trials.jsonl").open("a") as file:
             file.write(line + "\n")
         if config.keep:
-            model.save(config.out / name / "model", dtype=torch.bfloat16, at_most=15 * 2**20)
+            model.save(config.out / name / "model", dtype=torch.bfloat16, max_bytes=15 * 2**20)
 
 
 def pairs(designs: tuple[str, ...]) -> Iterator[tuple[str, dict]]:
@@ -88,23 +88,23 @@ def pairs(designs: tuple[str, ...]) -> Iterator[tuple[str, dict]]:
         yield name, {key: tuple(value) if isinstance(value, list) else value for key, value in changes.items()}
 
 
-def changed(session: Session, changes: dict, updates: int) -> Design:
-    design = small(BEST) if session.config.quick else replace(BEST, updates=updates)
+def changed(runner: FacesRunner, changes: dict, updates: int) -> Design:
+    design = small(BEST) if runner.config.quick else replace(BEST, updates=updates)
     return replace(design, **changes)
 
 
-def judge_training(session: Session) -> baselines.Training:
-    return baselines.Training(updates=session.most(6000, 5), batch_size=session.most(128, 16), engine=session.engine())
+def judge_training(runner: FacesRunner) -> baselines.Training:
+    return baselines.Training(updates=runner.count(6000, 5), batch_size=runner.count(128, 16), engine=runner.engine())
 
 
-def learned(session: Session, design: Design, result: dict) -> pc.JointModel:
+def learned(runner: FacesRunner, design: Design, result: dict) -> pc.JointModel:
     began = time.perf_counter()
-    model = make_learner(design, session.train, session.engine(), 0).fit(design.updates)
+    model = make_learner(design, runner.train, runner.engine(), 0).fit(design.updates)
     result |= {"updates": design.updates, "seconds": time.perf_counter() - began}
-    return finished(design, model, session.train, 0)
+    return finished(design, model, runner.train, 0)
 
 
-def read(aside: Session, model: pc.JointModel, folder: Path) -> dict:
+def read(aside: FacesRunner, model: pc.JointModel, folder: Path) -> dict:
     """Whole images, and images with a hidden square."""
     folder.mkdir(parents=True, exist_ok=True)
     faces = aside.segmented
@@ -112,14 +112,14 @@ def read(aside: Session, model: pc.JointModel, folder: Path) -> dict:
     hidden, whole = tasks.squares(len(images)), tasks.segmentation_of(model, images)
     found = {"attributes": attribute_accuracy(aside, model), "f1": whole_f1(aside, model)}
     for sweeps in (1, 3):
-        part = tasks.segment(model, images, ~hidden, sweeps=sweeps, chains=aside.most(16, 2))
+        part = tasks.segment(model, images, ~hidden, sweeps=sweeps, chains=aside.count(16, 2))
         found[f"psnr_{sweeps}"] = measures.psnr_inside(part.image, images, hidden)
         found[f"ratio_{sweeps}"] = measures.f1_ratio(part.masks, whole, truth, hidden)
     some = slice(0, 12)
     shown = tasks.Reading(part.masks[some], part.image[some], part.attributes[some])
     figure = pictures.incomplete(images[some], hidden[some], truth[some], shown)
     (folder / "hidden.png").write_bytes(png(figure))
-    state = tasks.generate(model, aside.attributes(aside.most(36, 12), seed=1), aside.most(100))
+    state = tasks.generate(model, aside.attributes(aside.count(36, 12), seed=1), aside.count(100))
     figure = pictures.samples(tasks.shown(model, state), tasks.shown_masks(model, state))
     (folder / "generated.png").write_bytes(png(figure))
     return found | codes(model, images)
@@ -129,34 +129,34 @@ def read(aside: Session, model: pc.JointModel, folder: Path) -> dict:
 def codes(model: pc.JointModel, images: torch.Tensor) -> dict:
     """How noisy images are given the rest, and bits of y given the rest."""
     state = pc.sample(model, {"x": images.to(model.device)}, sweeps=3)
-    with model.asked():
+    with model.eval_mode():
         x, y = (model(name, {key: state[key] for key in model.reads(name)}) for name in ("x", "y"))
     p = y.mean.double().clamp(1e-6, 1 - 1e-6)
     entropy = -(p * p.log2() + (1 - p) * (1 - p).log2()).flatten(1).sum(1).mean()
     return {"sigma": float(x.log_scale.exp().mean()), "noise_bits": float(entropy)}
 
 
-def switched(aside: Session, model: pc.JointModel, judge: baselines.Judge) -> dict:
-    attributes, found = aside.attributes(aside.most(400, 4), seed=2), {}
+def switched(aside: FacesRunner, model: pc.JointModel, judge: baselines.Judge) -> dict:
+    attributes, found = aside.attributes(aside.count(400, 4), seed=2), {}
     for name in ("Eyeglasses", "Smiling"):
         index = aside.names.index(name)
-        pair = tasks.switched(model, attributes, index, aside.most(100, 1))
+        pair = tasks.switched(model, attributes, index, aside.count(100, 1))
         images = [tasks.shown(model, state) for state in pair]
         found[f"switch_{name}"] = baselines.switch_success(judge, images[0], images[1], index)
     return found
 
 
-def drawn(session: Session, model: pc.JointModel) -> dict:
+def drawn(runner: FacesRunner, model: pc.JointModel) -> dict:
     """Distances from the training images."""
-    if session.fid is None:
+    if runner.fid is None:
         return {}
-    coded = pc.sample(model, {"x": session.train.state["x"][:SEVERAL].to(session.device)}, sweeps=3, chunk=1000)
-    begin = {name: value for name, value in coded.items() if name != "c"}
-    moved = pc.sample(model, {"c": coded["c"]}, sweeps=100, start=begin, chunk=1000)
+    coded = pc.sample(model, {"x": runner.train.state["x"][:SEVERAL].to(runner.device)}, sweeps=3, chunk=1000)
+    init = {name: value for name, value in coded.items() if name != "c"}
+    moved = pc.sample(model, {"c": coded["c"]}, sweeps=100, init=init, chunk=1000)
     found = {"fid_reconstruction": tasks.shown(model, coded), "fid_data_100": tasks.shown(model, moved)}
     for sweeps in (30, 100):
-        found[f"fid_start_{sweeps}"] = tasks.portraits(model, session.attributes(SEVERAL), sweeps)
-    return {name: session.fid.score(images).value for name, images in found.items()}
+        found[f"fid_init_{sweeps}"] = tasks.portraits(model, runner.attributes(SEVERAL), sweeps)
+    return {name: runner.fid.score(images).value for name, images in found.items()}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ commands may share it:
 
 Each command saves its measures as a part of the run in OUT. `paracond reproduce faces --out OUT --model MODEL --resume`
 uses that part if model and settings agree. The experiment trains a design that occurs in several pairs once, under its
-first name: "base" is also "labels" and "beside".
+first name: "base" is also "labels" and "parallel".
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import tyro
 from paracond.data import InputError
 from paracond.experiments.faces import variants
 from paracond.experiments.faces.model import BEST, PAPER, small
-from paracond.experiments.faces.session import Config as FacesConfig
-from paracond.experiments.faces.session import open_session
+from paracond.experiments.faces.runner import Config as FacesConfig
+from paracond.experiments.faces.runner import open_runner
 
 SIDES = {side.name: side for pair in variants.PAIRS.values() for side in pair} | {"paper": variants.Variant("paper")}
 
@@ -31,7 +31,7 @@ class Config:
     """One training of a side of a pair, or of the preset `paper`."""
 
     side: tyro.conf.Positional[str]
-    """base, complete, masks, labels, warm, warm_all, cold, beside, before, or paper"""
+    """base, complete, masks, labels, warm, warm_all, cold, parallel, in_turn, or paper"""
     updates: int = 30_000
     seed: int = 0
     model: Path = Path("models/faces")
@@ -47,11 +47,11 @@ def main(config: Config) -> None:
         raise InputError(f"no side is called {config.side!r}; there are {', '.join(SIDES)}")
     options: dict = {"seed": config.seed, "quick": config.quick, "resume": True}
     faces = FacesConfig(out=config.out, data=config.data, model=config.model, **options)
-    session, side = open_session(faces, BEST), SIDES[config.side]
+    runner, side = open_runner(faces, BEST), SIDES[config.side]
     preset = PAPER if config.side == "paper" else BEST
-    design = replace(small(preset) if config.quick else preset, updates=session.most(config.updates, 20))
+    design = replace(small(preset) if config.quick else preset, updates=runner.count(config.updates, 20))
     design = replace(design, **dict(side.changes))
-    session.measure(variants.key_of(design, side), lambda: variants.learned(session, design, side))
+    runner.measure(variants.key_of(design, side), lambda: variants.learned(runner, design, side))
 
 
 if __name__ == "__main__":

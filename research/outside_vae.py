@@ -31,7 +31,8 @@ from torch import Tensor
 
 import paracond as pc
 from paracond.baselines import directed
-from paracond.experiments.common.results import origin, plain
+from paracond.experiments.common.config import plain
+from paracond.experiments.common.results import origin
 
 PIXELS = 784
 

@@ -13,6 +13,9 @@ import torch
 from torch import nn
 
 import paracond as pc
+from paracond.experiments.faces.rows import FacesForm
+from paracond.training.literal import LiteralLearner
+from paracond.training.running_batch import LiteralForm, RunningForm
 
 FAILURE_RATE = 2e-5
 CHECKS = 400  # more than the suite makes
@@ -182,3 +185,28 @@ def state_index(finite, state):
 
 def on_cpu(state):
     return {name: value.cpu() for name, value in state.items()}
+
+
+def learner_of(
+    model,
+    data,
+    *,
+    form="running",
+    scan="no-repeat",
+    skip_redrawn=True,
+    draw="before",
+    steps=1,
+    by="model",
+    warm=(),
+    parallel=False,
+    slow=None,
+    init_rows=(),
+    **options,
+):
+    """A `Learner` (with `draw="after"`, a `LiteralLearner`) from one flat list of options."""
+    chosen = {"running": RunningForm, "literal": LiteralForm}.get(form, lambda *_: form)(scan, skip_redrawn)
+    if slow is not None or init_rows:
+        chosen = FacesForm(scan, skip_redrawn, slow, tuple(init_rows))
+    options.setdefault("completion", pc.CompletionOptions(steps, by, tuple(warm), parallel))
+    kind = pc.Learner if draw == "before" else LiteralLearner
+    return kind(model, data, form=chosen, **options)

@@ -1,4 +1,4 @@
-"""Completion beside learning: laws against exact answers, which weights complete which pool, faults; and on a GPU,
+"""Completion parallel learning: laws against exact answers, which weights complete which pool, faults; and on a GPU,
 where the two really run at the same time."""
 
 import pytest
@@ -8,6 +8,7 @@ from helpers import (
     THRESHOLD,
     Pairwise,
     assert_fits,
+    learner_of,
     random_joint,
     random_tables,
     sample,
@@ -33,8 +34,8 @@ def networks_learner(**options):
     generator = torch.Generator().manual_seed(1)
     state = {"x": torch.rand(64, 3, generator=generator), "c": torch.randint(3, (64,), generator=generator)}
     data = pc.datasets.hide(pc.Data(state), {"c": 0.5})
-    options = {"batch_size": 16, "completion_steps": 4, "beside": True} | options
-    return pc.Learner(pc.JointModel(parts), data, **options)
+    options = {"batch_size": 16, "steps": 4, "parallel": True} | options
+    return learner_of(pc.JointModel(parts), data, **options)
 
 
 def test_completed_examples_have_the_posterior_law_for_every_pattern():
@@ -43,12 +44,12 @@ def test_completed_examples_have_the_posterior_law_for_every_pattern():
     state = {"u": torch.tensor([[1.0, 0.0]]).expand(rows, 2), "c": torch.full((rows,), 2)}
     half = torch.arange(rows) % 2
     mask = {"u": torch.stack([half == 0, half == 1], 1), "c": half == 0}
-    learner = pc.Learner(
+    learner = learner_of(
         pair.model,
         pc.Data(state, mask),
-        completion=pc.CompletionOptions(steps=25),
+        steps=25,
         batch_size=rows,
-        completion=pc.CompletionOptions(parallel=True),
+        parallel=True,
     )
     learner.source.fill()
     half = half[learner.completion.index]  # of the pool that is completed now and taken into use next
@@ -68,9 +69,7 @@ def test_warm_completion_goes_on_where_it_stopped():
     finite, rows = exact.enumerate_model(pair.model), 20_000
     first = torch.tensor([True, False])
     data = pc.Data({"u": torch.tensor([[1.0, 0.0]]).expand(rows, 2)}, {"u": first.expand(rows, 2)})
-    source = pc.Learner(
-        pair.model, data, batch_size=rows // 2, warm=("u", "c", "w"), completion=pc.CompletionOptions(parallel=True)
-    ).beside
+    source = learner_of(pair.model, data, batch_size=rows // 2, warm=("u", "c", "w"), parallel=True).source
     for _ in range(60):
         source.fill()
     counts = torch.bincount(state_index(finite, source.pool), minlength=finite.limiting().numel())
@@ -81,14 +80,14 @@ def test_a_pool_is_completed_by_the_weights_of_one_pool_earlier():
     """Literal chains of length 1: a pool per update. At step s the model can only draw b = s mod 3."""
     model = table_model(random_tables(SHAPE, 0))
     data = pc.Data({n: v for n, v in sample(random_joint(SHAPE, 1), 60, 2).items() if n != "b"})
-    learner = pc.Learner(
+    learner = learner_of(
         model,
         data,
         chain_length=1,
         form="literal",
         batch_size=20,
         optimiser=still,
-        completion=pc.CompletionOptions(parallel=True),
+        parallel=True,
     )
     for step in range(8):
         with torch.no_grad():
@@ -103,10 +102,8 @@ def test_fresh_rows_come_whole_and_every_example_once_per_pass():
     model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(variables, n, hidden=4)) for n, f in variables.items()})
     c = torch.arange(30) % 3
     data = pc.datasets.hide(pc.Data({"x": torch.arange(30.0), "c": c}), {"c": 0.5})
-    learner = pc.Learner(
-        model, data, batch_size=8, chain_length=3, optimiser=still, completion=pc.CompletionOptions(parallel=True)
-    )
-    taken, original = [], learner.replace_rows
+    learner = learner_of(model, data, batch_size=8, chain_length=3, optimiser=still, parallel=True)
+    taken, original = [], learner.batch._replace
 
     def note():
         new = slice(int(learner.batch.first), int(learner.batch.first) + int(learner.batch.count))
@@ -118,7 +115,7 @@ def test_fresh_rows_come_whole_and_every_example_once_per_pass():
         assert set(rows.tolist()) <= set(learner.batch.state["x"].tolist())
         taken.extend(rows.tolist())
 
-    learner.replace_rows = note
+    learner.batch._replace = note
     learner.fit(70)
     passes = [taken[k : k + 30] for k in range(0, len(taken) - 29, 30)]
     assert len(passes) >= 6
@@ -132,13 +129,13 @@ def test_it_does_not_matter_when_portions_are_asked_for(options):
     found = []
     for share in (None, 1.0, 0.0):
         learner = networks_learner(**options)
-        go_on = learner.source.go_on
+        advance = learner.source.advance
         if share is not None:  # but all when asked for all
-            learner.source.go_on = lambda some, share=share, go_on=go_on: go_on(1.0 if some == 1.0 else share)
+            learner.source.advance = lambda some, share=share, advance=advance: advance(1.0 if some == 1.0 else share)
         waiting = [len(learner.completion.turns) for _ in learner.run(30)]
         assert (max(waiting) == 0) == (share == 1.0)
         learner.source.fill()
-        states = learner.batch, learner.source.pool, learner.completion.kept
+        states = learner.batch.state, learner.source.pool, learner.completion.kept
         found.append([*learner.averaged.parameters(), *(value for state in states for value in state.values())])
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
@@ -166,9 +163,7 @@ def test_what_completes_shares_nothing_with_what_learns(engine):
 
 def test_complete_data_need_no_completion():
     data = pc.Data(sample(random_joint(SHAPE, 1), 50, 2))
-    learner = pc.Learner(
-        table_model(random_tables(SHAPE, 0)), data, batch_size=10, completion=pc.CompletionOptions(parallel=True)
-    )
+    learner = learner_of(table_model(random_tables(SHAPE, 0)), data, batch_size=10, parallel=True)
     learner.fit(20)
     assert learner.completion.left == 10 and not learner.completion.turns
 
@@ -179,8 +174,8 @@ def test_the_limiting_distribution_is_learned(form):
     data = pc.datasets.hide(pc.Data(sample(joint, 4000, 1)), dict.fromkeys("abc", 0.3), seed=2)
     model = table_model([torch.full(SHAPE, 1 / k, dtype=torch.float64) for k in SHAPE])
     rate = pc.schedules.cosine(0.05, 0.001, 1200)
-    options = {"chain_length": 2, "completion_steps": 2, "batch_size": 512, "average": 0.99, "learning_rate": rate}
-    learner = pc.Learner(model, data, form=form, completion=pc.CompletionOptions(parallel=True), **options)
+    options = {"chain_length": 2, "steps": 2, "batch_size": 512, "average": 0.99, "learning_rate": rate}
+    learner = learner_of(model, data, form=form, parallel=True, **options)
     found = exact.enumerate_model(learner.fit(1200)).limiting()
     start = exact.kl(joint, torch.full(SHAPE, 1 / 12, dtype=torch.float64))
     assert exact.kl(joint, found) < 0.03 < 0.1 * start
@@ -195,14 +190,16 @@ def spoil(learner):
     with torch.no_grad():
         for parameter in learner.source.copy.parameters():
             parameter.fill_(float("nan"))
-    return int(learner.completion.guard.clock)
+    return int(learner.completion.resources.guard.clock)
 
 
 def test_a_completion_that_is_not_finite_stops_and_is_not_used():
     learner = networks_learner()
     learner.fit(6)
     began = spoil(learner)
-    kept = [t.clone() for t in (*learner.model.parameters(), *learner.batch.values(), *learner.source.pool.values())]
+    kept = [
+        t.clone() for t in (*learner.model.parameters(), *learner.batch.state.values(), *learner.source.pool.values())
+    ]
     for _ in range(3):  # it stays so: the half-made pool is never ready
         with pytest.raises(pc.NonFiniteError, match=f"a completion of '[cz]' is not finite at step {began};"):
             learner.step()
@@ -215,7 +212,7 @@ def test_a_fault_written_down_beside_counts_before_its_pool_is_used():
     """Recorded programs only write it down."""
     learner = networks_learner()
     learner.fit(6)
-    learner.completion.guard.first.copy_(torch.tensor([5, 2, 3]))
+    learner.completion.resources.guard.first.copy_(torch.tensor([5, 2, 3]))
     learner.guard.raise_first()  # not yet
     with pytest.raises(pc.NonFiniteError, match="a completion of 'z' is not finite at step 5"):
         learner.finish()
@@ -223,15 +220,15 @@ def test_a_fault_written_down_beside_counts_before_its_pool_is_used():
     assert learner.guard.first.tolist() == [5, 2, 3]
     batch = {n: v.clone() for n, v in learner.batch.state.items()}
     learner.batch.count.fill_(16)
-    learner.replace_rows()
+    learner.batch._replace()
     assert all(torch.equal(v, learner.batch.state[n]) for n, v in batch.items())
 
 
 def test_the_first_fault_stays_the_first():
     learner = networks_learner()
     learner.guard.first.copy_(torch.tensor([2, 0, 0]))
-    learner.completion.guard.first.copy_(torch.tensor([1, 2, 3]))
-    learner.guard.adopt(learner.completion.guard)
+    learner.completion.resources.guard.first.copy_(torch.tensor([1, 2, 3]))
+    learner.guard.adopt(learner.completion.resources.guard)
     assert learner.guard.first.tolist() == [2, 0, 0]
 
 
@@ -244,9 +241,9 @@ def test_recorded_and_eager_learning_beside_completion_follow_the_same_law():
     data = pc.datasets.hide(pc.Data(sample(random_joint(SHAPE, 1), 20_000, 2)), {"b": 0.5, "c": 0.5})
     tables, counts = random_tables(SHAPE, 0, strength=1.0), []
     finite = exact.enumerate_model(table_model(tables))
-    options = {"chain_length": 3, "completion_steps": 3, "batch_size": 20_000, "optimiser": still, "beside": True}
+    options = {"chain_length": 3, "steps": 3, "batch_size": 20_000, "optimiser": still, "parallel": True}
     for engine in ("eager", "graphs"):
-        learner = pc.Learner(table_model(tables).to("cuda"), data, engine=engine, **options)
+        learner = learner_of(table_model(tables).to("cuda"), data, engine=engine, **options)
         learner.fit(60)
         batch = {n: v.cpu() for n, v in learner.batch.state.items()}
         counts.append(torch.bincount(state_index(finite, batch), minlength=12))
@@ -255,7 +252,7 @@ def test_recorded_and_eager_learning_beside_completion_follow_the_same_law():
     assert float(scipy.stats.chi2.sf(float(statistic), 11)) > THRESHOLD
 
 
-def scenes_learner(beside, **options):
+def scenes_learner(parallel, **options):
     """Images whose class is often missing, networks with a randomness of their own."""
     torch.manual_seed(0)
     variables = {"x": pc.Real((1, 12, 12), scale="learned"), "c": pc.Categorical(3), "z": pc.Binary(8)}
@@ -267,12 +264,12 @@ def scenes_learner(beside, **options):
     x = torch.rand(512, 1, 12, 12, generator=generator) * 0.1 + c.view(-1, 1, 1, 1) / 3
     data = pc.datasets.hide(pc.Data({"x": x, "c": c}), {"c": 0.5})
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return pc.Learner(
+    return learner_of(
         model.to(device),
         data,
         batch_size=128,
-        completion=pc.CompletionOptions(steps=4),
-        completion=pc.CompletionOptions(parallel=beside),
+        steps=4,
+        parallel=parallel,
         **options,
     )
 
@@ -280,13 +277,13 @@ def scenes_learner(beside, **options):
 @gpu
 def test_recorded_learning_beside_completion_reaches_the_same_loss():
     found = {}
-    for beside in (False, True):
-        learner = scenes_learner(beside, engine="graphs", warm=["z"])
+    for parallel in (False, True):
+        learner = scenes_learner(parallel, engine="graphs", warm=["z"])
         torch.cuda.manual_seed(5)
         losses = {n: [] for n in "xcz"}
         for info in learner.run(900):
             losses[info.variable].append(info.loss)
-        found[beside] = {n: float(torch.stack(v[-100:]).mean()) for n, v in losses.items()}
+        found[parallel] = {n: float(torch.stack(v[-100:]).mean()) for n, v in losses.items()}
         assert torch.cuda.initial_seed() == 5  # torch's generator has its own state again
     assert found[True]["x"] == pytest.approx(found[False]["x"], abs=0.05 * 144)
     assert found[True]["c"] < 0.1
@@ -304,7 +301,7 @@ def test_a_fault_beside_recorded_updates_freezes_them_and_is_found():
             pass
     assert learner.step_count < 400  # found by looking, not at the end
     assert int(learner.guard.clock) == learner.step_count
-    tensors = (*learner.model.parameters(), *learner.averaged.parameters(), *learner.batch.values())
+    tensors = (*learner.model.parameters(), *learner.averaged.parameters(), *learner.batch.state.values())
     assert all(bool(t.isfinite().all()) for t in tensors)
     kept = [t.clone() for t in tensors]
     for name in learner.model.names:

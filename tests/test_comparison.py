@@ -14,12 +14,12 @@ import paracond as pc
 from paracond.baselines import directed
 from paracond.baselines.priors import Fixed, Vamp
 from paracond.cli import main as cli
+from paracond.experiments.comparison import evaluation as compare_evaluation
 from paracond.experiments.comparison import experiment as compare
-from paracond.experiments.comparison import found as compare_found
 from paracond.experiments.comparison import measures
 from paracond.experiments.comparison import model as compare_model
 from paracond.experiments.comparison import report as compare_report
-from paracond.experiments.comparison import session as compare_session
+from paracond.experiments.comparison import setup as compare_setup
 from paracond.experiments.comparison import table as compare_table
 from paracond.experiments.comparison.model import DESIGNS, Pictures, make_learner, make_model, rates_of, small, steps_of
 from paracond.experiments.comparison.table import Run
@@ -86,7 +86,7 @@ def test_classes_of_unlike_size_are_weighed_by_the_prior_and_not_by_their_codes(
     exact, blind, crowded = ((scores * weight).argmax(1) for weight in (prior / size, 1 / size, prior))
     assert float((exact != blind).float().mean()) > 0 and float((exact != crowded).float().mean()) > 0
     pictures = Pictures(train, pc.Data({"x": images, "c": exact}), pc.Categorical(2), lambda c: c, 2)
-    assert measures.told_by(means, of_class, sigma, pictures, 400) == 1.0
+    assert measures.bayes_accuracy(means, of_class, sigma, pictures, 400) == 1.0
 
 
 def test_conditions_are_those_of_the_training_images_each_as_often():
@@ -116,7 +116,7 @@ def test_real_images_tell_as_much_as_their_nearest_neighbours():
         pc.Data({"x": torch.rand(n, 1, 4, 3, generator=generator), "c": torch.arange(n) % 3 % 2}) for n in (90, 60)
     )
     pictures = Pictures(train, test, pc.Categorical(2), lambda c: c, 2)
-    found = measures.told_by(train.state["x"], train.state["c"], 1e-3, pictures, 60)
+    found = measures.bayes_accuracy(train.state["x"], train.state["c"], 1e-3, pictures, 60)
     upper = [data.state["x"][:, :, :2].flatten(1) for data in (train, test)]
     nearest = torch.cdist(upper[1], upper[0]).argmin(1)
     assert found == pytest.approx(float((train.state["c"][nearest] == test.state["c"]).float().mean()))
@@ -320,12 +320,12 @@ def test_a_run_in_two_time_boxes(folder, unverified, capsys):
     cli.main([*options, "--minutes", "0"])
     assert "the time is over before fashion vae-4; continue with --resume" in capsys.readouterr().out
     cli.main([*options, "--methods", "vae"])
-    with pytest.raises(SystemExit, match="vae-4 has results: go on with --resume"):
+    with pytest.raises(SystemExit, match="vae-4 has results: continue with --resume"):
         cli.main(options)
     before = (out / "fashion" / "vae-4" / "found.json").read_text()
     cli.main([*options, "--resume"])
     assert (out / "fashion" / "vae-4" / "found.json").read_text() == before
-    with pytest.raises(SystemExit, match="vae-4 was begun with updates 10 instead of 7: give another --out"):
+    with pytest.raises(SystemExit, match="vae-4 was trained with updates 10 instead of 7: choose another --out"):
         cli.main([*options, "--resume", "--updates", "7"])
     record = json.loads((out / "results.json").read_text())
     names = {metric["name"]: metric for metric in record["metrics"]}
@@ -351,8 +351,8 @@ class MeanColour(torch.nn.Module):
 def measured_small(unverified, monkeypatch):
     """All but the size, and the network of the FID."""
     load = classmethod(lambda cls, **_: Extractor(MeanColour(), "a test"))
-    monkeypatch.setattr(compare_session.Extractor, "load", load)
-    monkeypatch.setattr(compare_session, "DESIGNS", {k: small(d) for k, d in DESIGNS.items()})
+    monkeypatch.setattr(Extractor, "load", load)
+    monkeypatch.setattr(compare_setup, "DESIGNS", {k: small(d) for k, d in DESIGNS.items()})
     monkeypatch.setattr(compare, "TRIAL", 20)
     monkeypatch.setattr(compare.measures, "SWEEPS", 2)
 
@@ -375,7 +375,7 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, m
     def missing(cls, **_):
         raise AssertionError("the page is made from what was found, without any Inception weights")
 
-    monkeypatch.setattr(compare_session.Extractor, "load", classmethod(missing))
+    monkeypatch.setattr(Extractor, "load", classmethod(missing))
     (out / "results.json").unlink()
     for pictures in out.glob("fashion/*/pictures.safetensors"):  # numbers may travel without them
         pictures.unlink()
@@ -424,8 +424,8 @@ def test_a_vampprior_is_one_more_column(folder, measured_small, monkeypatch):
     half = len(asked) // 2  # on the way, at the end, and for chains from there
     assert half >= 3 and asked[:half] == [None] * half and [len(prior) for prior in asked[half:]] == [12] * half
     config = compare.Config(data=folder / "data", only="fashion", device="cpu", generated=30)
-    session = compare_session.open_session(config, "fashion")
-    shown = compare_found.examples(session, 30, 4).state["x"].flatten(1)
+    session = compare_setup.load_setup(config, "fashion")
+    shown = compare_evaluation.examples(session, 30, 4).state["x"].flatten(1)
     assert not (asked[-1].state["x"].flatten(1)[:, None] == shown).all(2).any()
     metrics = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
     assert {"fashion_vamp_random", "fashion_vamp_limiting", "fashion_vae_random"} <= metrics
@@ -478,7 +478,7 @@ def test_a_logarithmic_axis_has_few_round_numbers(low, high, ticks):
     ("change", "message"),
     [
         ({"methods": ("gan",)}, "each of --methods must be one of vae, symmetric, ours, vamp, found 'gan'"),
-        ({"methods": ()}, "--methods are some of vae, symmetric, ours, vamp, found none"),
+        ({"methods": ()}, "--methods needs some of vae, symmetric, ours, vamp, found none"),
         ({"seeds": 0}, "--seeds must be a whole number, at least 1, found 0"),
         ({"lengths": (0, 2)}, "each of --lengths must be a whole number, at least 1, found 0"),
         ({"updates": 0}, "--updates must be a whole number, at least 1, found 0"),
@@ -488,7 +488,7 @@ def test_a_logarithmic_axis_has_few_round_numbers(low, high, ticks):
         ({"sigma": -0.1}, "--sigma must be positive and finite, or learned, found -0.1"),
         ({"minutes": -1.0}, "--minutes must not be negative, found -1.0"),
         ({"estimator": "foo"}, "--estimator must be one of gumbel, straight-through, disarm, found 'foo'"),
-        ({"estimator": "disarm", "only": "faces"}, "--estimator is for codes of bits; those of faces are numbers"),
+        ({"estimator": "disarm", "only": "faces"}, "--estimator needs binary codes; the codes of faces are real"),
     ],
 )
 def test_what_is_refused(change, message, tmp_path):
@@ -503,13 +503,13 @@ def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
     cli.main([*ours, "--resume", "--updates", "100000", "--minutes", "0.02"])
     assert "continue with --resume" in capsys.readouterr().out
     assert (out / "fashion" / "ours-4" / "checkpoint").is_dir()
-    wrong = "ours-4 was begun with updates 100000 instead of 300, length 2.0 instead of 3.0: give another --out"
-    with pytest.raises(SystemExit, match="ours-4 has a checkpoint: go on with --resume, or give another --out"):
+    wrong = "ours-4 was trained with updates 100000 instead of 300, length 2.0 instead of 3.0: choose another --out"
+    with pytest.raises(SystemExit, match="ours-4 has a checkpoint: continue with --resume, or choose another --out"):
         cli.main([*ours, "--updates", "300"])
     for _ in range(2):
         with pytest.raises(SystemExit, match=wrong):
             cli.main([*ours, "--resume", "--updates", "300", "--length", "3"])
-    with pytest.raises(SystemExit, match=r"begun with updates 100000 instead of 10: give"):
+    with pytest.raises(SystemExit, match=r"trained with updates 100000 instead of 10: choose"):
         cli.main([*options, "--resume"])  # all methods: said before the first of them is learned
     assert not (out / "fashion" / "vae-4").exists()
     of_others = ["--estimator", "disarm"]  # which ours does not depend on
@@ -519,10 +519,10 @@ def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
 
 def test_settings_of_a_run_are_those_that_its_method_has(folder, unverified):
     config = compare.Config(data=folder / "data", only="fashion", quick=True, device="cpu", generated=50)
-    session = compare_session.open_session(config, "fashion")
+    session = compare_setup.load_setup(config, "fashion")
     own = {"vae": {"estimator"}, "symmetric": {"completed_by"}, "ours": {"completed_by", "chain_length"}}
     for method, names in {**own, "vamp": {"estimator", "pseudo"}}.items():
-        settings = compare_session.settings_of(session, Run("fashion", method, 4))
+        settings = compare_setup.settings_of(session, Run("fashion", method, 4))
         assert set(settings) & {"estimator", "completed_by", "chain_length", "pseudo"} == names
         assert {"latent", "scale", "updates", "batch_size", "generated", "extras"} <= set(settings)
         assert settings.get("estimator", "gumbel") == "gumbel"
@@ -535,19 +535,19 @@ def test_numbers_are_those_of_the_machine_that_made_them():
 
 
 def test_a_quick_run_is_of_few_trainings():
-    config = compare_session.fewer(compare.Config(quick=True))
+    config = compare_setup.reduced(compare.Config(quick=True))
     assert (config.seeds, config.lengths) == (2, (1, 2))
-    assert compare_session.fewer(compare.Config()) == compare.Config()
+    assert compare_setup.reduced(compare.Config()) == compare.Config()
 
 
 def test_a_crash_after_the_training_leaves_its_curve_alone(folder, measured_small, monkeypatch, capsys):
     """And that has updates of each conditional, which the learner of ours makes two steps for."""
     out, options = command(folder, "--seeds", "1", "--generated", "50", "--lengths", "--methods", "ours")
-    measured = compare.measured
-    monkeypatch.setattr(compare, "measured", lambda *_: 1 / 0)
+    evaluate = compare.evaluate
+    monkeypatch.setattr(compare, "evaluate", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cli.main(options)
-    monkeypatch.setattr(compare, "measured", measured)
+    monkeypatch.setattr(compare, "evaluate", evaluate)
     kept = json.loads((out / "fashion" / "ours-4" / "milestones.json").read_text())
     cli.main([*options, "--resume"])
     found = json.loads((out / "fashion" / "ours-4" / "found.json").read_text())
@@ -559,11 +559,11 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     """The states that FIDs and classes are measured on, told apart by what makes them."""
     out = folder / "out"
     config = compare.Config(out=out, data=folder / "data", only="fashion", quick=True, device="cpu", generated=50)
-    session = compare.open_session(config, "fashion")
+    session = compare.load_setup(config, "fashion")
     asked = []
 
     def limiting(model, c, seed, sweeps, init=None):
-        asked.append((c, sweeps, start))
+        asked.append((c, sweeps, init))
         return {**drawn, "c": c, "x": drawn["x"] + len(asked)}
 
     design = session.design
@@ -582,9 +582,9 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     monkeypatch.setattr(measures, "gap", lambda model, state, **_: gap(float(state["x"].mean())))
     monkeypatch.setattr(measures, "disagreement", lambda family, clamped, other: float((clamped - 2 * other).mean()))
     monkeypatch.setattr(measures, "timed", lambda model, make: ((state := make()), state["x"], 3.0))
-    monkeypatch.setattr(compare.Session, "score", lambda self, name, images: {name: float(images.mean())})
-    monkeypatch.setattr(compare.Session, "most", lambda self, count, quick: {10_000: 50, 100: 7}.get(count, count))
-    found, pictures = compare_found.measured(session, Run("fashion", "vae", config.seed), model)
+    monkeypatch.setattr(compare.Setup, "score", lambda self, name, images: {name: float(images.mean())})
+    monkeypatch.setattr(compare.Setup, "count", lambda self, count, quick: {10_000: 50, 100: 7}.get(count, count))
+    found, pictures = compare_evaluation.evaluate(session, Run("fashion", "vae", config.seed), model)
     assert (found["limiting"], found["random"], found["reconstruction"]) == (1, -5, 0.25)
     assert (found["half_accuracy"], found["half_accuracy_random"], found["gap"]) == (1, -5, 1)
     bound = directed.elbo(model, session.pictures.test, seed=config.seed)
@@ -601,7 +601,7 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
 
 
 def test_trials_of_designs_are_measured_once(folder, unverified, tmp_path, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "research"))
     import compare_trial
 
     trials = ("flat", "vae", '{"bits": 6, "updates": 4}', "again", "ours", '{"updates": 4}')

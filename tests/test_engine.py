@@ -12,10 +12,21 @@ from functools import partial
 import pytest
 import scipy.stats
 import torch
-from helpers import THRESHOLD, assert_fits, random_joint, random_tables, sample, state_index, still, table_model
+from helpers import (
+    THRESHOLD,
+    assert_fits,
+    learner_of,
+    random_joint,
+    random_tables,
+    sample,
+    state_index,
+    still,
+    table_model,
+)
 
 import paracond as pc
 from paracond import exact
+from paracond.baselines.directed import VAE, Symmetric
 from paracond.experiments.images.model import make_learner, small
 from paracond.experiments.images.presets import EXPERIMENTS
 from paracond.runtime import engine as engine_module
@@ -70,7 +81,7 @@ def test_recorded_and_eager_updates_follow_the_same_law():
     tables = random_tables(SHAPE, 0, strength=1.0)
     counts = []
     for engine in ("eager", "graphs"):
-        learner = pc.Learner(
+        learner = learner_of(
             table_model(tables).to("cuda"), data, chain_length=3, batch_size=20_000, optimiser=still, engine=engine
         )
         learner.fit(40)
@@ -91,7 +102,7 @@ def test_recorded_learning_reaches_the_same_loss(compile):
     found = {}
     for mode in ("eager", "graphs"):
         engine = pc.Engine("cuda", mode, compile=compile and mode == "graphs")
-        learner = pc.Learner(images("cuda"), pictures(512), batch_size=128, engine=engine)
+        learner = learner_of(images("cuda"), pictures(512), batch_size=128, engine=engine)
         losses = {n: [] for n in "xcz"}
         for info in learner.run(900):
             losses[info.variable].append(info.loss)
@@ -116,24 +127,24 @@ def test_the_designs_of_the_recipes_can_be_recorded(experiment, hidden):
         assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
-def learner_of(kind, device, **options):
+def one_of_kind(kind, device, **options):
     state = pictures(60).state
     if kind in ("VAE", "Symmetric"):
         variables = {"x": pc.Real((1, 12, 12), scale="learned"), "z": pc.Binary(8)}
         networks = {n: pc.networks.image_network(variables, n, width=8, kind="residual") for n in variables}
         model = pc.JointModel({n: pc.Conditional(variables[n], net) for n, net in networks.items()}).to(device)
-        return getattr(pc, kind)(model, pc.Data({"x": state["x"]}), batch_size=20, **options)
-    options |= {"beside": {"beside": True}, "warm": {"warm": ["z"]}}.get(kind, {})
-    return pc.Learner(images(device), pc.Data(state), batch_size=20, **options)
+        return {"VAE": VAE, "Symmetric": Symmetric}[kind](model, pc.Data({"x": state["x"]}), batch_size=20, **options)
+    options |= {"parallel": {"parallel": True}, "warm": {"warm": ["z"]}}.get(kind, {})
+    return learner_of(images(device), pc.Data(state), batch_size=20, **options)
 
 
-KINDS = ["Learner", "beside", "warm", "VAE", "Symmetric"]
+KINDS = ["Learner", "parallel", "warm", "VAE", "Symmetric"]
 
 
 @pytest.fixture
 def no_collection():
     """Python does not look for cycles meanwhile. (What torch imports when it is first used keeps some frames alive.)"""
-    learner_of("Learner", "cpu").fit(2)
+    one_of_kind("Learner", "cpu").fit(2)
     gc.collect()
     gc.disable()
     yield
@@ -143,7 +154,7 @@ def no_collection():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_learner_is_gone_with_its_last_user(kind, no_collection):
     """So that the memory of its graphs is."""
-    learner = learner_of(kind, "cpu")
+    learner = one_of_kind(kind, "cpu")
     learner.fit(9)
     seen = weakref.ref(learner), weakref.ref(learner.completion)
     del learner
@@ -169,7 +180,7 @@ def test_a_fused_learner_is_gone_with_its_last_user_too(no_collection, monkeypat
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     losses = []
     for compile in (False, True):
-        learner = learner_of("Learner", "cpu", engine=pc.Engine("cpu", compile=compile))
+        learner = one_of_kind("Learner", "cpu", engine=pc.Engine("cpu", compile=compile))
         losses.append([float(info.loss) for info in learner.run(6)])
     assert losses[0] == losses[1]
     seen = weakref.ref(learner)
@@ -180,7 +191,7 @@ def test_a_fused_learner_is_gone_with_its_last_user_too(no_collection, monkeypat
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copied_learner_learns_by_itself(kind):
     """As the original would have, which stays as it is."""
-    learner = learner_of(kind, "cpu")
+    learner = one_of_kind(kind, "cpu")
     learner.fit(3)
     copied, before = copy.deepcopy(learner), [p.detach().clone() for p in learner.model.parameters()]
     copied.fit(5)
@@ -192,7 +203,7 @@ def test_a_copied_learner_learns_by_itself(kind):
 
 
 def test_a_program_without_its_object_is_refused(no_collection):
-    update = learner_of("VAE", "cpu").update
+    update = one_of_kind("VAE", "cpu").update
     with pytest.raises(ReferenceError, match=r"Directed\._update is called after its object is gone: keep the object"):
         update()
 
@@ -305,7 +316,7 @@ def test_an_engine_is_used_again_after_a_learner(no_collection):
     """What a learner leaves of its memory (gradients, say) is not recorded over."""
     engine, model = pc.Engine("cuda"), images("cuda")
     for _ in range(2):
-        averaged = pc.Learner(model, pictures(60), batch_size=20, engine=engine).fit(30)
+        averaged = learner_of(model, pictures(60), batch_size=20, engine=engine).fit(30)
         drawn = pc.sample(averaged, rows=50, sweeps=10, engine=engine)
         assert all(bool(value.isfinite().all()) for value in drawn.values())
 
@@ -321,7 +332,7 @@ def test_memory_of_graphs_is_given_back(kind, no_collection):
         return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
 
     def work():
-        model = learner_of(kind, "cuda").fit(30)
+        model = one_of_kind(kind, "cuda").fit(30)
         pc.sample(model, rows=20_000, sweeps=10)
 
     work()  # libraries have their workspaces by now
@@ -362,7 +373,7 @@ def test_a_working_model_rounds_weights_and_returns_their_gradients():
 @gpu
 def test_a_fault_in_a_recorded_program_is_found_and_nothing_changes_after_it():
     model = table_model(random_tables(SHAPE, 0)).to("cuda")
-    learner = pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 100, 2)), learning_rate=0.01, batch_size=50)
+    learner = learner_of(model, pc.Data(sample(random_joint(SHAPE, 1), 100, 2)), learning_rate=0.01, batch_size=50)
     learner.fit(30)
     with torch.no_grad():
         model.conditional("b").network.logits.fill_(float("nan"))
@@ -376,7 +387,7 @@ def test_a_fault_in_a_recorded_program_is_found_and_nothing_changes_after_it():
 def test_a_rounded_chain_follows_the_same_law_up_to_rounding():
     """Means along chains with a class clamped: bfloat16 has three digits."""
     model = images("cpu")
-    learner = pc.Learner(model, pictures(256), batch_size=64, learning_rate=2e-3)
+    learner = learner_of(model, pictures(256), batch_size=64, learning_rate=2e-3)
     model = learner.fit(150)
     c = torch.arange(300) % 3
     means = [pc.sample(model, {"c": c}, sweeps=10, engine=mode)["x"].mean((1, 2, 3)) for mode in ("eager", "rounded")]
@@ -409,7 +420,7 @@ def test_the_fastest_engine_is_found_by_trying():
 def test_graphs_need_cuda():
     model = table_model(random_tables(SHAPE, 0))
     with pytest.raises(pc.InputError, match='engine "graphs" needs a CUDA device; the model is on cpu'):
-        pc.Learner(model, pc.Data(sample(random_joint(SHAPE, 1), 10, 2)), engine="graphs")
+        learner_of(model, pc.Data(sample(random_joint(SHAPE, 1), 10, 2)), engine="graphs")
     with pytest.raises(pc.InputError, match="engine must be one of auto, eager, rounded, graphs, found 'fast'"):
         pc.Chain(model, generator=model.generator(0), engine="fast")
 
@@ -418,7 +429,7 @@ def test_graphs_need_cuda():
 def test_graphs_need_a_fused_optimiser():
     model = table_model(random_tables(SHAPE, 0)).to("cuda")
     with pytest.raises(pc.InputError, match="the optimiser of 'a' must be made with fused=True"):
-        pc.Learner(
+        learner_of(
             model,
             pc.Data(sample(random_joint(SHAPE, 1), 10, 2)),
             optimiser=lambda name, ps: torch.optim.SGD(ps, lr=0.1),

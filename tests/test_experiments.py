@@ -1,15 +1,11 @@
-"""The experiments and the command line, in their quick versions; the README's program."""
+"""The experiments and the command line, in their quick versions."""
 
 import itertools
 import json
 import math
-import os
 import re
-import subprocess
 import sys
-import warnings
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +16,9 @@ import paracond as pc
 from paracond import exact
 from paracond.cli import main as cli
 from paracond.experiments import ising
+from paracond.experiments.common.config import ExperimentConfig, plain
 from paracond.experiments.common.results import Metric, Outcome, commit
+from paracond.experiments.common.results import command as recorded_command
 from paracond.experiments.detailed_balance import experiment as chain_length
 from paracond.experiments.detailed_balance import rbm
 from paracond.experiments.digits import experiment as demo
@@ -86,7 +84,7 @@ def test_the_committed_results_are_whole(name):
     assert name in record["command"]
 
 
-def test_list_names_every_recipe(capsys):
+def test_list_names_every_experiment(capsys):
     cli.main(["list"])
     printed = capsys.readouterr().out
     assert all(name in printed for name in NAMES)
@@ -107,12 +105,42 @@ def test_a_missing_device_is_named(tmp_path):
         cli.main(["reproduce", "ising", "--quick", "--out", str(tmp_path), "--device", "cuda"])
 
 
-def test_a_commit_that_is_told_wins(monkeypatch):
+def test_the_environment_overrides_the_commit(monkeypatch):
     monkeypatch.delenv("PARACOND_COMMIT", raising=False)
     found = commit()
     assert found is None or re.fullmatch(r"[0-9a-f]{12}\+?", found)
     monkeypatch.setenv("PARACOND_COMMIT", "0123456789ab")
     assert commit() == "0123456789ab" == Outcome("x", [], 1.0).record()["commit"]
+
+
+def test_recorded_commands_name_no_folder_of_the_machine(tmp_path, monkeypatch):
+    """Paths outside the current folder are DIR, those inside it are relative; other words stay."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    words = ["reproduce", "mnist", "--data", str(tmp_path / "a=b"), f"--out={inside / 'runs'}", "--model", "../model"]
+    words += ["--given", f"x={tmp_path / 'x.npy'}", "c[Hat]=1", "--lengths", "1", "~/data", "runs/faces", str(inside)]
+    expected = "reproduce mnist --data DIR --out=runs --model DIR --given x=DIR c[Hat]=1 --lengths 1 DIR runs/faces ."
+    for program in ("/opt/bin/paracond", "/opt/paracond/__main__.py", "-c"):
+        monkeypatch.setattr(sys, "argv", [program, *words])
+        assert recorded_command() == f"paracond {expected}"
+    monkeypatch.setattr(sys, "argv", [str(inside / "research" / "trial.py"), "--quick"])
+    assert recorded_command() == "python research/trial.py --quick"
+    assert plain(ExperimentConfig(out=tmp_path / "out"))["out"] == "DIR"
+    assert (
+        plain(ExperimentConfig(out=inside / "out"))["out"] == plain(ExperimentConfig(out=Path("out")))["out"] == "out"
+    )
+
+
+def test_a_run_leaves_no_folder_of_the_machine_in_its_results(tmp_path, monkeypatch, capsys):
+    arguments = ["reproduce", "ising", "--quick", "--device", "cpu", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["paracond", *arguments])
+    cli.main()
+    text = (tmp_path / "results.json").read_text()
+    assert str(tmp_path) not in text + (tmp_path / "report.html").read_text()
+    record = json.loads(text)
+    assert record["command"] == "paracond reproduce ising --quick --device cpu --out DIR"
+    assert record["config"]["out"] == "DIR"
 
 
 def test_goals_have_a_direction():
@@ -123,7 +151,7 @@ def test_goals_have_a_direction():
     assert Outcome("x", [low], 1.0).record()["metrics"][0]["goal"] == 2.0
 
 
-# --- the parts of the recipes that can be exact -----------------------------------------------------------------
+# --- the parts of the experiments that can be exact -----------------------------------------------------------------
 
 
 def test_the_truth_of_the_ising_model():
@@ -197,7 +225,7 @@ def test_the_demo_shifts_by_less_than_it_is_told():
     assert 0.5 < float(moved.abs().max()) <= 0.7 + 1e-5
 
 
-# --- the README -------------------------------------------------------------------------------------------------
+# --- the command line -------------------------------------------------------------------------------------------
 
 
 COMMANDS = (["reproduce", "ising", "--quick"], ["train", "mnist"], ["sample", "nowhere"], ["demo", "--quick"])
@@ -221,30 +249,6 @@ def test_a_table_has_a_file_and_a_folder_around_it(tmp_path):
         cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken" / "a.csv")])
     with pytest.raises(SystemExit, match="nowhere"):  # a table that is there already is written again
         cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken")])
-
-
-def test_the_program_in_the_readme_runs(tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = [line for line in program.splitlines() if line.strip() and not line.strip().startswith("#")]
-    assert len(lines) <= 15
-    path = tmp_path / "program.py"
-    path.write_text(program)
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # beside other tests, two threads would wait for each other
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=alone)
-    assert done.returncode == 0, done.stderr
-    assert float(re.search(r"accuracy ([0-9.]+)", done.stdout)[1]) > 0.9
-
-
-def test_the_program_in_the_guide_runs(monkeypatch, capsys):
-    """In short: one length, a few updates."""
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "chain-length.md").read_text(), re.DOTALL)
-    shorter = program.replace("4000", "3").replace("(1, 2, 4, 8, 16, 32)", "(2,)")
-    assert shorter.count("3") >= 2 and "(2,)" in shorter
-    monkeypatch.setattr(pc, "query", partial(pc.query, stop=pc.Sweeps(2)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pc.NotMixedWarning)
-        exec(shorter, {})
-    assert re.findall(r"n = (.*?): accuracy 0\.\d+ <consistency gap", capsys.readouterr().out) == ["2", "2 to 16"]
 
 
 def test_the_rate_of_a_decay_is_read_off():

@@ -1,4 +1,4 @@
-"""The recipe for faces, from a file to its report; its model and its designs."""
+"""The faces experiment, from a file to its report; its model and its designs."""
 
 import json
 from dataclasses import replace
@@ -17,12 +17,12 @@ from paracond.experiments.faces import model as faces_model
 from paracond.experiments.faces import tasks
 from paracond.experiments.faces import variants as faces_variants
 from paracond.experiments.faces.model import BEST, PAPER, finished, make_learner, make_model, small, variables_of
-from paracond.experiments.faces.session import few, set_apart
+from paracond.experiments.faces.runner import few, hold_out
 
 NAMES = {
     *("training_minutes", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr"),
     *("inpainting_psnr_gain", "demixing_psnr_gain", "union_gain_f1", "union_gain_accuracy"),
-    *("masks_gain_f1", "warm_gain_f1", "warm_all_gain_f1", "beside_gain_accuracy"),
+    *("masks_gain_f1", "warm_gain_f1", "warm_all_gain_f1", "parallel_gain_accuracy"),
 }
 
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     return place
 
 
-def test_the_recipe_from_a_file_to_a_report(folder, tmp_path, capsys):
+def test_the_experiment_from_a_file_to_a_report(folder, tmp_path, capsys):
     cli.main(["reproduce", "faces", "--quick", "--device", "cpu", "--data", str(folder), "--out", str(tmp_path)])
     record = json.loads((tmp_path / "results.json").read_text())
     metrics = {metric["name"]: metric for metric in record["metrics"]}
@@ -128,7 +128,7 @@ def test_what_is_missing_is_completed(design, folder):
         assert bool(source.observed[name].all()) == (name == "x")
     assert set(learner.completion.missing) == {"s", "c", "y", "z"}
     started = [start is not None for start in (learner.model.conditional(n).init for n in "xscyz")]
-    assert started == [bool(design.start), False, bool(design.start), False, False]
+    assert started == [bool(design.init), False, bool(design.init), False, False]
     assert sum(learner.updates.values()) == 6
     start = finished(small(design), learner.averaged, data, 0).conditional("x").init
     assert (start is None) if design is PAPER else (start.waves.band == small(design).finer[1])
@@ -137,7 +137,7 @@ def test_what_is_missing_is_completed(design, folder):
 def test_caches_do_not_fit_moved_faces(folder):
     data = pc.datasets.faces(folder=folder, segmentation="labels")
     for moving in ({"mirrored": False}, {"shifts": 0}):
-        with pytest.raises(pc.InputError, match="does not fit it once it is moved"):
+        with pytest.raises(pc.InputError, match="do not fit it once it moves"):
             make_learner(replace(small(BEST), warm=("y",), **moving), data, pc.Engine("cpu"), 0)
     still = replace(small(BEST), warm=("s", "c", "y"), mirrored=False, shifts=0)
     learner = make_learner(still, data, pc.Engine("cpu"), 0)
@@ -151,7 +151,7 @@ def test_two_steps_forget_where_completion_began(folder, sparse, steps, same):
     """Where no face lacks both s and c and groups read little: caches then change nothing, not a digit."""
     data = pc.datasets.faces(folder=folder, segmentation="labels")
     assert bool((data.mask["s"].flatten(1).all(1) | data.mask["c"].all(1)).all())
-    still = {"mirrored": False, "shifts": 0, "jitter": 0, "restarts": (), "sparse": sparse, "completion_steps": steps}
+    still = {"mirrored": False, "shifts": 0, "jitter": 0, "init_rows": (), "sparse": sparse, "completion_steps": steps}
     weights = []
     for warm in ((), ("s", "c", "y", "z")):
         learner = make_learner(replace(small(BEST), warm=warm, **still), data, pc.Engine("cpu"), 0)
@@ -173,14 +173,14 @@ def test_segmentations_are_stored_as_a_design_has_them(folder):
 
 def test_an_unknown_variant_is_refused(folder, tmp_path):
     with pytest.raises(
-        SystemExit, match="no variant is called 'magic'; there are union, masks, warm, warm_all, beside"
+        SystemExit, match="no variant is called 'magic'; there are union, masks, warm, warm_all, parallel"
     ):
         cli.main(["reproduce", "faces", "--variants", "magic", "--data", str(folder), "--out", str(tmp_path)])
 
 
-def test_a_training_by_itself_is_one_of_the_recipe(folder, tmp_path, capsys, monkeypatch):
-    """What the script has learned the recipe does not learn again."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+def test_a_training_by_itself_is_one_of_the_experiment(folder, tmp_path, capsys, monkeypatch):
+    """The experiment reuses the training of the script."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "research"))
     import faces_variant
 
     monkeypatch.setattr(faces, "DIRECTIONS", ())
@@ -249,7 +249,7 @@ def test_quick_sets_have_enough_of_everything():
     known, named = torch.arange(400) < 200, torch.arange(400) >= 150
     values = {"x": torch.zeros(400, 1), "s": torch.zeros(400, 2), "c": torch.zeros(400, 2)}
     masks = {"s": known.view(-1, 1).expand(-1, 2), "c": named.view(-1, 1).expand(-1, 2)}
-    learned, _ = set_apart(few(pc.Data(values, masks)))
+    learned, _ = hold_out(few(pc.Data(values, masks)))
     both = learned.mask["s"].all(1) & learned.mask["c"].all(1)
     alone = learned.mask["s"].all(1) & ~learned.mask["c"].all(1)
     assert int(both.sum()) > 8 and bool(alone.any()) and bool((~learned.mask["s"].all(1)).any())
@@ -257,7 +257,7 @@ def test_quick_sets_have_enough_of_everything():
 
 def test_quick_sets_have_both_kinds(folder):
     config = faces.Config(data=folder, quick=True, device="cpu")
-    session = faces.open_session(config, faces.chosen(config))
+    session = faces.open_runner(config, faces.chosen(config))
     known = session.train.mask["s"].flatten(1).all(1)
     assert bool(known.any()) and not bool(known.all()) and len(session.segmented) > 0
     drawn = session.attributes(50)
@@ -265,15 +265,15 @@ def test_quick_sets_have_both_kinds(folder):
     assert all(bool((real == row).all(1).any()) for row in drawn.cpu())
 
 
-def test_faces_set_apart_are_not_learned_from(folder):
+def test_faces_hold_out_are_not_learned_from(folder):
     data = pc.datasets.faces(folder=folder, segmentation="labels")
-    learned, apart = set_apart(data)
+    learned, apart = hold_out(data)
     assert len(learned) + len(apart) == len(data)
     assert not bool((learned.state["x"].flatten(1)[:, None] == apart.state["x"].flatten(1)).all(-1).any())
     known = apart.mask["s"].flatten(1).all(1)
     assert bool(known.any()) and not bool(known.all())
-    assert torch.equal(set_apart(data)[1].state["x"], apart.state["x"])
-    assert len(set_apart(data, most=1)[1]) == 2
+    assert torch.equal(hold_out(data)[1].state["x"], apart.state["x"])
+    assert len(hold_out(data, limit=1)[1]) == 2
 
 
 def test_the_last_look_that_drew_well_is_kept():

@@ -85,7 +85,7 @@ def test_what_is_seen_stays_and_all_is_read_from_one_chain(kind):
 
 def test_many_faces_are_asked_about_in_parts(monkeypatch):
     images = pictures(3)
-    monkeypatch.setitem(tasks.AT_ONCE, "cpu", 2)
+    monkeypatch.setitem(tasks.MAX_ROWS, "cpu", 2)
     parts = tasks.segment(tiny(), images, sweeps=1, chains=1)
     assert parts.masks.shape[0] == 3
     alone = tasks.segment(tiny(), images[2:], sweeps=1, chains=1, seed=1)
@@ -118,9 +118,9 @@ def test_demixing_holds_to_the_mixture(kind):
     assert torch.equal(known.mask, m.squeeze(1).float())
     held = tasks._held(model, joint, {"x": mixed, "m": m.float()}, seed=0)  # where the chain begins if it is told
     assert "x" not in held and torch.equal(torch.where(m, held["second.x"], held["first.x"]), mixed)
-    both = tasks.demix(model, mixed, pair, mask=m, begin=1 - m.float(), **QUICK)
+    both = tasks.demix(model, mixed, pair, mask=m, init_mask=1 - m.float(), **QUICK)
     assert torch.equal(both.mask, m.squeeze(1).float()) and torch.equal(both.first[~there], first[~there])
-    begun = tasks.demix(model, mixed, pair, begin=m.float(), **QUICK)
+    begun = tasks.demix(model, mixed, pair, init_mask=m.float(), **QUICK)
     assert not torch.equal(begun.mask, known.mask)  # and then it is free
     free = tasks.demix(model, mixed, **QUICK)
     assert free.first.shape == (2, 3, 64, 64) and 0 < float(free.mask.mean()) < 1

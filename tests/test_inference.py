@@ -413,3 +413,14 @@ def test_groups_that_init_lacks_are_drawn_given_those_that_it_has(ask):
     else:
         found = pc.query(model, rows=2, stop=pc.Sweeps(2), chains=2, init={"a": init}).decisions
     assert torch.equal(found["a"], init) and torch.equal(found["b"], init)
+
+
+def test_values_to_begin_at_must_have_the_rows_of_the_question():
+    with pytest.raises(pc.InputError, match="init has 3 rows, the question has 2"):
+        pc.sample(MODEL, rows=2, init={"c": torch.zeros(3).long()})
+
+
+@pytest.mark.parametrize("bounds", [{"ess": "x"}, {"ess": -1}, {"r_hat": 0.9}, {"ess": float("nan")}])
+def test_bounds_of_convergence_are_numbers(bounds):
+    with pytest.raises(pc.InputError, match="must be a number, at least"):
+        pc.Converged(**bounds)

@@ -5,10 +5,10 @@ import math
 
 import pytest
 import torch
-from helpers import DEVICES, assert_mean, still
-from paracond.training.holds import AroundASquare
+from helpers import DEVICES, assert_mean, learner_of, still
 
 import paracond as pc
+from paracond.experiments.faces.held_squares import AroundASquare
 from paracond.experiments.faces.init_rows import InitRows
 from paracond.experiments.faces.slow_rows import SlowRows
 
@@ -16,7 +16,7 @@ SQUARE = AroundASquare(4, 2, 2)
 VARIABLES = {"x": pc.Real((1, 4, 4), scale=0.5), "c": pc.Binary(2)}
 
 
-def begun_model(redundancy=1.0, seed=0):
+def model_with_init(redundancy=1.0, seed=0):
     torch.manual_seed(seed)
     networks = {name: pc.networks.mlp(VARIABLES, name, hidden=8) for name in VARIABLES}
     start = pc.initializers.pca(VARIABLES, "x", ["c"], 3, redundancy=redundancy)
@@ -42,11 +42,11 @@ def examples(rows, seed=0):
 def test_a_group_is_drawn_by_what_its_start_knows_of_it(redundancy):
     """Given x_K, with A_K the directions there and P = 1 + A_K'A_K / (r sigma^2): mean mu + A P^-1 A_K' (x_K - mu_K) /
     (r sigma^2), covariance A P^-1 A' + sigma^2, of what is hidden."""
-    model, rows = begun_model(redundancy), 40_000
+    model, rows = model_with_init(redundancy), 40_000
     one = {name: value[:1] for name, value in examples(1).items()}
     state = {name: value.expand(rows, *value.shape[1:]) for name, value in one.items()}
     mask = SQUARE(1, torch.Generator().manual_seed(3), torch.device("cpu"))
-    drawn = model.restart("x", state, mask.expand_as(state["x"]), model.generator(1)).flatten(1)
+    drawn = pc.initializers.draw_group(model, "x", state, mask.expand_as(state["x"]), model.generator(1)).flatten(1)
     mu, a, sigma = law_of(model.conditional("x").init, one["c"])
     seen, noise, x = mask.flatten(), redundancy * sigma**2, one["x"].flatten()
     inverse = torch.linalg.inv(torch.eye(3, dtype=torch.float64) + a[seen].T @ a[seen] / noise)
@@ -58,12 +58,12 @@ def test_a_group_is_drawn_by_what_its_start_knows_of_it(redundancy):
     assert_mean((gap.unsqueeze(1) * gap.unsqueeze(2)).flatten(1), covariance.flatten())
 
 
-def on_the_way(rows=12, restarts=None, lasting=None, device="cpu", **options):
+def on_the_way(rows=12, init_rows=(), slow=None, device="cpu", **options):
     """A model, and a learner of it with rows that begin at data (the first ones) and rows that restart; c has the first
     turn. Nothing is replaced in the first 1e9 updates, unless options say otherwise."""
-    model = begun_model().to(device)
+    model = model_with_init().to(device)
     options = {"chain_length": 1e9, "batch_size": rows, "optimiser": still, "scan": "systematic", **options}
-    learner = pc.Learner(model, pc.Data(examples(40)), restarts=restarts, lasting=lasting, **options)
+    learner = learner_of(model, pc.Data(examples(40)), init_rows=init_rows, slow=slow, **options)
     learner.scan.last = 0
     return model, learner
 
@@ -87,7 +87,7 @@ def test_rows_begin_with_an_example_whose_group_is_drawn_anew(device):
 def test_on_the_way_others_learn_the_example():
     """c learns its true value given x', and again given the x that was drawn; x is only held against its own, given the
     c that was drawn; rows that begin at data learn what each group was before."""
-    model, learner = on_the_way(restarts=[InitRows(0.5, "x", SQUARE)])
+    model, learner = on_the_way(init_rows=[InitRows(0.5, "x", SQUARE)])
     state, truth = None, learner.batch.init_rows.truth
     for name in ("c", "x", "c"):
         before = None if state is None else state
@@ -102,7 +102,7 @@ def test_on_the_way_others_learn_the_example():
         assert float(loss) == pytest.approx(float(expected.detach()), rel=1e-12)
         state = {key: value.clone() for key, value in learner.batch.state.items()}
         assert not torch.equal(state[name][6:], truth[name])
-    objective = learner.evaluate("c")[1]  # c is new: left out at home, learned on the way
+    objective = learner.evaluate("c", learner.batch.state)[1]  # c is new: left out at home, learned on the way
     expected = -model("c", state).log_prob(torch.cat([state["c"][:6], truth["c"]]))[6:].sum() / 12
     assert float(objective.detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
 
@@ -120,8 +120,10 @@ def test_what_is_seen_of_a_group_stays_and_a_group_does_not_learn_on_its_own_way
     )
     assert set((~seen).flatten(1).sum(1).tolist()) <= {4, 9}
     with torch.no_grad():  # nodes of autograd that outlive this would be of another stream than the next step's
-        scores = model("x", learner.batch).scores(torch.cat([before[:6], truth]))
-        assert float(learner.evaluate("x")[1]) == pytest.approx(float(-scores[:6].sum() / 12), rel=1e-12)
+        scores = model("x", learner.batch.state).scores(torch.cat([before[:6], truth]))
+        assert float(learner.evaluate("x", learner.batch.state)[1]) == pytest.approx(
+            float(-scores[:6].sum() / 12), rel=1e-12
+        )
     learner.step()
     assert torch.equal(learner.batch.state["x"][6:][seen], truth[seen])
     assert (
@@ -134,12 +136,12 @@ def test_rows_that_last_are_renewed_now_and_then():
     """Three rows for twelve lengths: one of them with every fourth pool."""
     _, learner = on_the_way(12, [InitRows(0.25, "x", SQUARE, times=12.0)], chain_length=1)
     learner.step()
-    restarts, former, changes = learner.batch.init_rows, learner.batch.init_rows.truth["x"].clone(), []
+    buffers, former, changes = learner.batch.init_rows, learner.batch.init_rows.truth["x"].clone(), []
     assert bool((former != 0).flatten(1).any(1).all())  # all have an example from the first step on
     for k in range(24):
-        restarts.renew({name: value + k + 1 for name, value in learner.source.pool.items()})
-        changes.append((restarts.truth["x"] != former).flatten(1).any(1).nonzero().flatten().tolist())
-        former = restarts.truth["x"].clone()
+        buffers.renew({name: value + k + 1 for name, value in learner.source.pool.items()})
+        changes.append((buffers.truth["x"] != former).flatten(1).any(1).nonzero().flatten().tolist())
+        former = buffers.truth["x"].clone()
     assert changes == [[k // 4 % 3] if k % 4 == 0 else [] for k in range(1, 25)]  # after all, at 0
 
 
@@ -163,15 +165,15 @@ def test_rows_stay_for_some_chain_lengths():
 
 def test_rows_begin_at_data_at_first():
     _, learner = on_the_way(12, [InitRows(0.5, "x", SQUARE, times=1.0, after=3)], chain_length=1)
-    restarts = learner.batch.init_rows
+    buffers = learner.batch.init_rows
     for _ in range(3):
         learner.step()
-        assert not restarts.away.any()
-    learner.restart()
-    assert torch.equal(learner.batch.state["x"][6:], restarts.truth["x"])
+        assert not buffers.away.any()
+    learner.batch._renew()
+    assert torch.equal(learner.batch.state["x"][6:], buffers.truth["x"])
     learner.step()
-    learner.restart()
-    assert bool(restarts.away.all()) and not torch.equal(learner.batch.state["x"][6:], restarts.truth["x"])
+    learner.batch._renew()
+    assert bool(buffers.away.all()) and not torch.equal(learner.batch.state["x"][6:], buffers.truth["x"])
 
 
 def test_chains_that_last_begin_at_data():
@@ -183,18 +185,18 @@ def test_chains_that_last_begin_at_data():
 
 
 @pytest.mark.parametrize(
-    ("restarts", "message"),
+    ("init_rows", "message"),
     [
         ([InitRows(0.7, "x", SQUARE), InitRows(0.6, "x", SQUARE)], "at most 1 together"),
         ([InitRows(-0.1, "x", SQUARE)], "must be at least 0"),
         ([InitRows(math.nan, "x", SQUARE)], "must be at least 0"),
-        ([InitRows(0.5, "c", SQUARE)], "'c' cannot restart: it is no group of the model with a start"),
-        ([InitRows(0.5, "q", SQUARE)], "'q' cannot restart"),
+        ([InitRows(0.5, "c", SQUARE)], "init rows need a group with an initializer; 'c' is none"),
+        ([InitRows(0.5, "q", SQUARE)], "'q' is none"),
     ],
 )
-def test_what_cannot_restart(restarts, message):
+def test_bad_init_rows_are_refused(init_rows, message):
     with pytest.raises(pc.InputError, match=message):
-        pc.Learner(begun_model(), pc.Data(examples(5)), restarts=restarts)
+        learner_of(model_with_init(), pc.Data(examples(5)), init_rows=init_rows)
 
 
 def test_rows_stay_for_a_chain_length_at_least():
@@ -203,7 +205,5 @@ def test_rows_stay_for_a_chain_length_at_least():
 
 
 def test_some_rows_must_begin_at_data():
-    with pytest.raises(pc.InputError, match="restarts leave no row of 4 for chains that begin at data"):
-        pc.Learner(begun_model(), pc.Data(examples(5)), restarts=[InitRows(1.0, "x", SQUARE)], batch_size=4)
-    with pytest.raises(pc.InputError, match="where form='running', found form='literal'"):
-        pc.Learner(begun_model(), pc.Data(examples(5)), restarts=[InitRows(0.5, "x", SQUARE)], form="literal")
+    with pytest.raises(pc.InputError, match="init rows leave no row of 4 for chains that begin at data"):
+        learner_of(model_with_init(), pc.Data(examples(5)), init_rows=[InitRows(1.0, "x", SQUARE)], batch_size=4)

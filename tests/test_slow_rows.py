@@ -1,18 +1,18 @@
-"""Chains that last: how often rows are replaced; and patterns of what a question holds."""
+"""Slow rows: how often rows are replaced; and the squares that questions leave free."""
 
 import pytest
 import torch
-from helpers import random_joint, random_tables, table_model
-from paracond.training.holds import AroundASquare
+from helpers import learner_of, random_joint, random_tables, table_model
 from test_learner import SHAPE, sample, still
 
 import paracond as pc
+from paracond.experiments.faces.held_squares import AroundASquare
 from paracond.experiments.faces.slow_rows import SlowRows
 
 
-def test_rows_that_last_are_replaced_less_often_and_the_mean_length_stays():
+def test_slow_rows_are_replaced_less_often_and_the_mean_length_stays():
     model, data = table_model(random_tables(SHAPE, 0)), pc.Data(sample(random_joint(SHAPE, 1), 100, 2))
-    learner = pc.Learner(model, data, chain_length=8, lasting=SlowRows(0.25, 50), batch_size=64, optimiser=still)
+    learner = learner_of(model, data, chain_length=8, slow=SlowRows(0.25, 50), batch_size=64, optimiser=still)
     learner.step()
     replaced = torch.zeros(64)
     for _ in range(4000):
@@ -36,17 +36,11 @@ def test_a_square_is_free_and_all_around_it_held():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SlowRows(1.0, 10), r"chains last with a share in \[0, 1\) and times from 1 on, found 1.0, 10"),
-        (lambda: SlowRows(0.5, 0.5), "chains last with a share"),
+        (lambda: SlowRows(1.0, 10), r"slow rows need a share in \[0, 1\) and times of at least 1, found 1.0 and 10"),
+        (lambda: SlowRows(0.5, 0.5), "slow rows need a share"),
     ],
 )
-def test_what_cannot_last(make, message):
+def test_bad_slow_rows_are_refused(make, message):
     model, data = table_model(random_tables(SHAPE, 0)), pc.Data(sample(random_joint(SHAPE, 1), 10, 2))
     with pytest.raises(pc.InputError, match=message):
-        pc.Learner(model, data, lasting=make())
-
-
-def test_literal_chains_do_not_last():
-    model, data = table_model(random_tables(SHAPE, 0)), pc.Data(sample(random_joint(SHAPE, 1), 10, 2))
-    with pytest.raises(pc.InputError, match="chains last, and restart, where form='running', found form='literal'"):
-        pc.Learner(model, data, lasting=SlowRows(0.5, 9), form="literal")
+        learner_of(model, data, slow=make())

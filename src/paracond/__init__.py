@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from paracond.distributions import Distribution
     from paracond.families import Binary, Categorical, Family, Real
     from paracond.guidance import edited, guided
-    from paracond.inference import Answer, Converged, NotMixedWarning, Sweeps, impute, query, sample
+    from paracond.inference import Converged, NotMixedWarning, Sweeps, impute, query, sample
     from paracond.model import Context, JointModel
+    from paracond.question import Answer
     from paracond.runtime.engine import Engine
     from paracond.runtime.nonfinite import NonFiniteError
     from paracond.training import schedules
@@ -36,8 +37,9 @@ _MODULES = {
     "distributions": ["Distribution"],
     "families": ["Binary", "Categorical", "Family", "Real"],
     "guidance": ["edited", "guided"],
-    "inference": ["Answer", "Converged", "NotMixedWarning", "Sweeps", "impute", "query", "sample"],
+    "inference": ["Converged", "NotMixedWarning", "Sweeps", "impute", "query", "sample"],
     "model": ["Context", "JointModel"],
+    "question": ["Answer"],
     "runtime.engine": ["Engine"],
     "runtime.nonfinite": ["NonFiniteError"],
     "training.completion": ["CompletionOptions"],

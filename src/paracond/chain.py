@@ -50,14 +50,16 @@ class Move:
     batch: int = 0  # the number of rows in all, where only some were redrawn
 
 
+Model = Callable[[str, Mapping[str, Tensor]], Distribution]
 Observer = Callable[[Move], None]
 
 
 def transition(
-    model: JointModel, name: str, state: Mapping[str, Tensor], clamp: Tensor | None, generator: torch.Generator
+    model: Model, name: str, state: Mapping[str, Tensor], clamp: Tensor | None, generator: torch.Generator
 ) -> Move:
     """Redraw one group, x_name ~ p(x_name | x_-name), at the coordinates that are not clamped.
 
+    model: a `JointModel`, or another function of a name and a state that returns a distribution.
     state: values of all groups; it is not changed.
     clamp: Bool `[batch, *event]`, true where x_name keeps its value; None redraws all of it.
     """

@@ -232,7 +232,7 @@ class JointModel(nn.Module):
         tensors = {k: t.float() if t.dtype in HALF else t for k, t in tensors.items()}
         dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
         model.to(dtypes.pop() if len(dtypes) == 1 else None)
-        tied = description.get("tied", {})
+        tied = description["tied"]
         try:
             _tie(model, tied)
             model.load_state_dict(tensors | {key: tensors[source] for key, source in tied.items()})
@@ -257,7 +257,8 @@ class JointModel(nn.Module):
 def _upgraded(description: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:
     """A description and weights under the names of today: earlier versions had "starts" and "conditions"."""
     description = {"init": description.get("starts", {}), "context": description.get("conditions", {})} | description
-    return description, {_upgraded_key(key): tensor for key, tensor in tensors.items()}
+    tied = {_upgraded_key(name): _upgraded_key(first) for name, first in description.get("tied", {}).items()}
+    return description | {"tied": tied}, {_upgraded_key(key): tensor for key, tensor in tensors.items()}
 
 
 def _upgraded_key(key: str) -> str:

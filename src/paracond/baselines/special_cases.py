@@ -74,7 +74,9 @@ def _game(method: str, model: JointModel, data: Data, prior: Tensor, options: Ma
     latent = [name for name in model.names if name not in observed]
     if len(model.variables) != 2 or len(observed) != 1:
         raise InputError(f"{method} needs one group observed and one not, found {observed} and {latent}")
-    at_least({"completion steps": (options.get("completion", CompletionOptions()).steps, 1)})
+    completion = options.get("completion")
+    if isinstance(completion, CompletionOptions):  # `Learner` refuses other kinds
+        at_least({"completion steps": (completion.steps, 1)})
     (x,), (z,) = observed, latent
     draws = _draws(model, z, prior)
     rows = max(len(data), len(draws))

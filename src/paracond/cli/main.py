@@ -83,7 +83,7 @@ def _run(prog: str, entry: Entry, words: list[str], is_experiment: bool) -> None
     config = tyro.cli(module.Config, prog=prog, args=words, config=omit)
 
     from paracond.data import InputError
-    from paracond.experiments.images.model import Unfinished
+    from paracond.experiments.common.runner import Unfinished
 
     try:
         _check_place(config)

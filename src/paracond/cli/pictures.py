@@ -56,8 +56,7 @@ def _segmentations(model: pc.JointModel) -> list[str]:
 def _painted(decided: Tensor) -> Tensor:
     """Labels `[n, height, width]`, or masks `[n, masks, height, width]` (later ones over earlier ones), as colours
     `[n, 3, height, width]`. 0, or no mask, is black."""
-    from paracond.experiments.faces.report import COLOURS, coloured_labels
-    from paracond.experiments.faces.tasks import label_map
+    from paracond.experiments.common.pictures import COLOURS, coloured_labels, label_map
 
     labels = label_map(decided) if decided.ndim == 4 else decided.long()
     return coloured_labels(torch.where(labels > 0, (labels - 1) % (len(COLOURS) - 1) + 1, 0))
@@ -65,7 +64,7 @@ def _painted(decided: Tensor) -> Tensor:
 
 def picture(shown: Tensor):
     """A figure of rows of ten images, at most twenty rows; the last is filled up with blanks."""
-    from paracond.experiments.images.report import grid
+    from paracond.experiments.common.pictures import grid
 
     columns = min(10, len(shown))
     some = shown[: 20 * columns]

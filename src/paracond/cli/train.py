@@ -44,7 +44,9 @@ class Config:
 
 
 def main(config: Config) -> str:
-    from paracond.experiments.images import model as images
+    from paracond.experiments.common.milestones import train
+    from paracond.experiments.common.runner import Unfinished
+    from paracond.experiments.images.model import make_learner
 
     experiment, device = EXPERIMENTS[config.dataset].load().EXPERIMENT, choose_device(config.device)
     data = experiment.load("train", folder=config.data)
@@ -57,11 +59,10 @@ def main(config: Config) -> str:
         at_least({"--updates": (config.updates, 1)})
         design = replace(design, updates=config.updates)
     engine = pc.Engine(device, compile=config.compile and device == "cuda")
-    learner = images.make_learner(design, data, engine, config.seed)
-    box = images.Config(resume=config.resume, minutes=config.minutes)
+    learner = make_learner(design, data, engine, config.seed)
     try:
-        images.train(learner, design.updates, config.folder / "checkpoint", box, None)
-    except (images.Unfinished, KeyboardInterrupt):  # --resume continues; the model can be used already
+        train(learner, design.updates, config.folder / "checkpoint", config)
+    except (Unfinished, KeyboardInterrupt):  # --resume continues; the model can be used already
         if learner.step_count:  # else nothing was learned or restored: a model that was saved before stays
             _save(learner, config.folder)
         raise

@@ -28,9 +28,10 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import exact
+from paracond.experiments.common.config import ExperimentConfig, plain
 from paracond.experiments.common.parallel import run_side_by_side
 from paracond.experiments.common.report import Report
-from paracond.experiments.common.results import ExperimentConfig, Metric, Outcome, choose_device, plain
+from paracond.experiments.common.results import Metric, Outcome, choose_device
 
 NAMES = ("z0", "z1", "z2")
 STATES = pc.Binary(3).values()  # [8, 3]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from paracond.conditional import Initializer
-from paracond.data import Data, Mask, State, merge
+from paracond.data import Data, InputError, Mask, State, merge
 from paracond.distributions import Distribution
 from paracond.families import Categorical, Family
 from paracond.model import JointModel
@@ -100,10 +100,9 @@ def draw_group(model: JointModel, name: str, state: State, mask: Tensor, generat
     return init.sample(others, generator, len(state[name]), init.observe(state[name], mask))
 
 
-def score(model: JointModel, name: str, state: Mapping[str, Tensor]) -> Tensor | None:
-    """log p_0(x_name | the rest of the state), `[batch]`, or a lower bound of it; None for a group without one."""
-    init = model.conditional(name).init
-    return None if init is None else init.score(state[name], model.encode(model.init_reads(name), state))
+def score(model: JointModel, name: str, state: Mapping[str, Tensor]) -> Tensor:
+    """log p_0(x_name | the rest of the state), `[batch]`, or a lower bound of it."""
+    return _init(model, name).score(state[name], model.encode(model.init_reads(name), state))
 
 
 def fit(model: JointModel, data: Data, seed: int = 0, names: Sequence[str] | None = None) -> None:
@@ -140,7 +139,8 @@ def one_row(mask: Tensor) -> Tensor:
 
 def _init(model: JointModel, name: str) -> Initializer:
     found = model.conditional(name).init
-    assert found is not None
+    if found is None:
+        raise InputError(f"{name!r} has no initializer: pass init= to its Conditional")
     return found
 
 

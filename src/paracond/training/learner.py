@@ -16,7 +16,7 @@ the chain.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from paracond import initializers
-from paracond.chain import Move, Scan, transition
+from paracond.chain import Model, Move, Scan, transition
 from paracond.data import Data, InputError
 from paracond.distributions import Distribution
 from paracond.model import JointModel
@@ -45,6 +45,20 @@ class Info:
     variable: str
     loss: Tensor
     chain_length: float
+
+
+class Scored:
+    """The model as a transition asks it, scored in the same pass: one compiled function, where the engine compiles."""
+
+    objective: Tensor
+    loss: Tensor
+
+    def __init__(self, evaluate: Callable[[str, Mapping[str, Tensor]], tuple[Distribution, Tensor, Tensor]]):
+        self.evaluate = evaluate
+
+    def __call__(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
+        distribution, self.objective, self.loss = self.evaluate(name, state)
+        return distribution
 
 
 class Learner(Trainer[Info]):
@@ -107,7 +121,7 @@ class Learner(Trainer[Info]):
         self.scan = Scan(model.names, model.alpha, self.form.scan, self.host)
         self._make_source(data, options, augment)
         self.batch = self.form.make_batch(model, batch_size, self.source, self.resources)
-        self.score = self.engine.fused(self._score)
+        self.evaluate = self.engine.fused(self._evaluate)
         self.update = {n: self.engine.program(self._update, self.generator, n) for n in model.names}
 
     def _make_source(self, data: Data, options: CompletionOptions, augment: Augment | None) -> None:
@@ -139,27 +153,27 @@ class Learner(Trainer[Info]):
 
     def _update(self, name: str) -> None:
         """Step II: ascend log p_theta_i(x_i | x_-i), and redraw x_i."""
-        move = self._transition(name)
-        objective, loss = self.score(name, move.distribution)
-        good = self._check(move, objective, loss)
+        scored = Scored(self.evaluate)
+        move = self._transition(scored, name)
+        good = self._check(move, scored.objective, scored.loss)
         self._descend(name, good)
-        self._record(move, good, loss)
+        self._record(move, good, scored.loss)
 
-    def _transition(self, name: str) -> Move:
+    def _transition(self, model: Model, name: str) -> Move:
         self.rounded.refresh(self.model.conditional(name))
-        with self.engine.precision():
-            return transition(self.rounded.model, name, self.batch.state, self.batch.held(name), self.generator)
+        return transition(model, name, self.batch.state, self.batch.held(name), self.generator)
 
-    def _score(self, name: str, distribution: Distribution) -> tuple[Tensor, Tensor]:
-        """The objective to descend, and the mean of -log p(x_i | x_-i) over the batch, to show."""
-        targets, ignored = self.batch.targets(), self.batch.ignored(name)
-        scores = distribution.scores(targets[name])
+    def _evaluate(self, name: str, state: Mapping[str, Tensor]) -> tuple[Distribution, Tensor, Tensor]:
+        """p(x_i | x_-i), the objective to descend, and the mean of -log p(x_i | x_-i) over the batch, to show."""
+        with self.engine.precision():
+            distribution = self.rounded.model(name, state)
+        scores, ignored = distribution.scores(self.batch.target(name)), self.batch.ignored(name)
         learned = scores if ignored is None else torch.where(_like(ignored, scores), 0, scores)
         objective = -learned.sum() / self.batch_size
-        init = initializers.score(self.rounded.model, name, targets) if self.learns_init[name] else None
-        if init is not None:
+        if self.learns_init[name]:
+            init = initializers.score(self.rounded.model, name, self.batch.targets())
             objective = objective - init.sum() / self.batch_size
-        return objective, -scores.detach().sum() / self.batch_size
+        return distribution, objective, -scores.detach().sum() / self.batch_size
 
     def _check(self, move: Move, objective: Tensor, loss: Tensor) -> Tensor:
         """Take the gradient; whether loss, gradient and draw are finite."""

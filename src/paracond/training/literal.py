@@ -10,17 +10,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from paracond.training.learner import Learner
+from paracond.training.learner import Learner, Scored
 
 
 class LiteralLearner(Learner):
     """`Learner`, with the draw after the update. Arguments are those of `Learner`."""
 
     def _update(self, name: str) -> None:
-        move = self._transition(name)
-        objective, loss = self.score(name, move.distribution)
-        drawn, good = self._draw_after(name, self._check(move, objective, loss))
-        self._record(replace(move, value=drawn), good, loss)
+        scored = Scored(self.evaluate)
+        move = self._transition(scored, name)
+        drawn, good = self._draw_after(name, self._check(move, scored.objective, scored.loss))
+        self._record(replace(move, value=drawn), good, scored.loss)
 
     @torch.no_grad()
     def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,7 +29,8 @@ class LiteralLearner(Learner):
         former = [value.clone() for value in changing]
         with torch.enable_grad():
             self._descend(name, good)
-        drawn = self._transition(name).value
+        with self.engine.precision():
+            drawn = self._transition(self.rounded.model, name).value
         fine = torch.zeros_like(good)
         try:
             fine = self.guard.check(name, {"a draw": drawn.sum()})

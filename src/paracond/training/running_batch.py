@@ -147,9 +147,13 @@ class RunningBatch:
 
     # --- what an update reads and writes ------------------------------------------------------------------------
 
+    def target(self, name: str) -> Tensor:
+        """What group `name` learns: its value."""
+        return self.state[name]
+
     def targets(self) -> State:
-        """What every group learns: its value."""
-        return self.state
+        """What every group learns."""
+        return {name: self.target(name) for name in self.state}
 
     def ignored(self, name: str) -> Tensor | None:
         """Bool `[batch, ...]`, true where group `name` learns nothing; None if it learns everywhere."""

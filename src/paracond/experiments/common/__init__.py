@@ -1,1 +1,1 @@
-"""What all experiments share: results, reports, timing."""
+"""Pieces that all experiments share; nothing here imports a particular experiment."""

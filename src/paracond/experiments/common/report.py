@@ -1,4 +1,4 @@
-"""A self-contained report.html: prose, tables, and figures embedded as PNG. Nothing is computed here."""
+"""The report of an experiment: one report.html with text, tables and embedded figures."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Report:
         self.parts.append("<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>")
 
     def outcome(self, outcome: Outcome) -> None:
-        """The table of metrics, and where they come from."""
+        """The table of metrics, and a line with their origin."""
         rows = []
         for m in outcome.metrics:
             verdict = {None: "", True: '<span class="yes">yes</span>', False: '<span class="no">no</span>'}[m.reached]
@@ -74,7 +74,7 @@ class Report:
                 html.escape(m.about),
             ]
             rows.append(cells)
-        self._table(("metric", "measured", "goal", "paper", "reached", "what it is"), rows)
+        self._table(("metric", "measured", "goal", "paper", "reached", "meaning"), rows)
         record = outcome.record()
         origin = [record["command"], f"commit {record['commit']}", record["hardware"], f"torch {record['torch']}"]
         line = html.escape(" · ".join([*origin, f"{outcome.seconds:.0f} s"]))
@@ -89,3 +89,14 @@ class Report:
             f"<style>{STYLE}</style></head><body>\n{body}\n</body></html>\n"
         )
         return path
+
+
+def page(title: str, about: str, outcome: Outcome, figures: Iterable[tuple[str, str, Figure | bytes]]) -> Report:
+    """A report with the results first, then figures, each given as heading, caption and picture."""
+    report = Report(title, about)
+    report.section("Results")
+    report.outcome(outcome)
+    for heading, caption, figure in figures:
+        report.section(heading)
+        report.figure(figure, caption)
+    return report

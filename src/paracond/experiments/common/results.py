@@ -1,4 +1,4 @@
-"""What an experiment measured: metrics beside the paper's numbers and our goals, as JSON and as a table."""
+"""Results of an experiment: metrics with the paper's numbers, our goals and their origin, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -22,7 +22,7 @@ from paracond.data import InputError
 
 @dataclass(frozen=True)
 class Metric:
-    """One number. `goal` is what it must reach, in the direction of `better`; `paper` is what the paper reports."""
+    """One number. `goal` is the value to reach, in the direction of `better`; `paper` is the value in the paper."""
 
     name: str
     value: float
@@ -41,7 +41,7 @@ class Metric:
 
 @dataclass
 class Outcome:
-    """All that an experiment leaves behind. A quick run is a smoke test: its metrics have no goals."""
+    """All results of an experiment. A quick run is a smoke test: its metrics have no goals."""
 
     experiment: str
     metrics: list[Metric]
@@ -85,49 +85,8 @@ class Outcome:
 
 
 def _finite(record: dict) -> dict:
-    """JSON has no infinity: what was never reached is null."""
+    """JSON has no infinity: a value that was never reached is null."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-
-
-@dataclass(frozen=True)
-class ExperimentConfig:
-    """What the settings of all recipes have in common."""
-
-    out: Path = Path("runs")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: int = 0
-    quick: bool = False
-    """a smoke version of under a minute: too small to reach the goals"""
-
-
-@dataclass(frozen=True)
-class BoxedConfig(ExperimentConfig):
-    """Those of recipes whose training comes in time boxes."""
-
-    resume: bool = False
-    """go on from the checkpoints in OUT, with what was measured there of the same model"""
-    minutes: float | None = None
-    """end the training when the run has taken so long; --resume continues it"""
-    compile: bool = True
-    """fuse the networks with torch.compile (on CUDA only): a minute once, then updates take two thirds of the time"""
-
-
-@dataclass(frozen=True)
-class PresetConfig(BoxedConfig):
-    """Those of recipes that train one main model, by a preset, and then ask it everything."""
-
-    preset: Literal["best", "paper"] = "best"
-    model: Path | None = None
-    """take this saved model instead of training the main one"""
-    updates: int | None = None
-    """instead of the preset's number"""
-    stopwatch: bool = True
-    """also time updates and generation (on CUDA only, which must have nothing else to do)"""
-
-
-def plain(config: Any) -> dict:
-    """The settings of a recipe or a script as JSON."""
-    return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(config).items()}
 
 
 def goal_text(metric: Metric) -> str:
@@ -137,17 +96,30 @@ def goal_text(metric: Metric) -> str:
 
 
 def command() -> str:
-    """The command line as a person would type it."""
-    program = Path(sys.argv[0]).name.replace("__main__.py", "paracond")
-    return " ".join([program, *sys.argv[1:]])
+    """The command line as a person would type it, without folders of this machine."""
+    script = Path(sys.argv[0])
+    own = script.suffix == ".py" and script.stem not in ("__main__", "main")  # a script of research/
+    return " ".join([f"python {portable(script)}" if own else "paracond", *(portable(word) for word in sys.argv[1:])])
+
+
+def portable(word: str | Path) -> str:
+    """A path inside the current folder as a relative one, any other path as DIR; other words stay as they are.
+
+    Words may be NAME=PATH. Words that are absolute, begin with ~ or lead upwards count as paths.
+    """
+    text = str(word).removeprefix(names := (re.match(r"(?:[^/~=]*=)*", str(word)) or [""])[0])
+    path, here = Path(text), Path.cwd()
+    if not (path.is_absolute() or text.startswith("~") or ".." in path.parts):
+        return str(word)
+    place = Path(os.path.abspath(path.expanduser()))
+    return names + (str(place.relative_to(here)) if place.is_relative_to(here) else "DIR")
 
 
 def commit() -> str | None:
-    """The commit of the source tree that runs, with + where it has changes, or None for a copy without its history.
-    $PARACOND_COMMIT overrides it, for a copy whose history is another's."""
-    told = os.environ.get("PARACOND_COMMIT")
-    if told:
-        return told
+    """The commit of the running source tree, with + if it has changes; None for a copy without history.
+    $PARACOND_COMMIT overrides it, for a copy inside the history of another project."""
+    if os.environ.get("PARACOND_COMMIT"):
+        return os.environ["PARACOND_COMMIT"]
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -163,7 +135,7 @@ def commit() -> str | None:
 
 
 def origin(device: str) -> dict[str, str | None]:
-    """Where numbers come from."""
+    """The command, commit, hardware and torch version that made the numbers."""
     versions = {"commit": commit(), "hardware": hardware(device), "torch": torch.__version__}
     return {"command": command(), **versions}
 
@@ -183,7 +155,7 @@ def _processor() -> str:
 
 
 def choose_device(wanted: str) -> str:
-    """ "auto" is the accelerator where there is one."""
+    """The device to use: "auto" is CUDA if there is a CUDA device, else the CPU."""
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():

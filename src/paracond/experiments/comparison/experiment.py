@@ -1,50 +1,51 @@
-"""The comparison of section 5.5 on equal terms: VAE, symmetric equilibrium learning and ours, on the same conditionals.
+"""The comparison of section 5.5: VAE, symmetric equilibrium learning and ours, on the same conditionals.
 
-Every training is a run of its own, named by data set, method and seed (ours also by chain length, for the trade-off
-between fit and consistency). A run is trained, measured once and kept as OUT/DATASET/RUN/found.json, that of the first
-seed with its RUN/model; the page and the table are made from these files. So work comes in time boxes: `--minutes` ends
-one, `--resume` does what is left, if it was begun with the same settings (RUN/settings.json). Several commands may
-share OUT, each with other --methods or --only; one more, with --resume and all of them, then makes the page. (On a
-shared device seconds are of that.)
+Each training is a run, named by data set, method and seed (and chain length, for the trade-off between fit and
+consistency). Its measures go to OUT/DATASET/RUN/found.json, beside its pictures; runs of the first seed save their
+model too. The table and the report are made from these files. Several commands with other --methods or --only may share
+OUT; a last command with --resume and all methods then makes the report. (On a shared device, seconds include waits.)
 
-The designs were chosen by trainings with the seeds 0 to 3 (RESULTS), so the seeds here begin at four.
+Designs were chosen with the seeds 0 to 3 (research/comparison.md), so the first seed here is 4.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import time
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from safetensors.torch import save_file
 
 import paracond as pc
-from paracond.experiments.common.results import Metric, Outcome, origin, plain
+from paracond.experiments.common.milestones import Milestones, TimeBox, train
+from paracond.experiments.common.report import Report
+from paracond.experiments.common.results import Metric, Outcome, choose_device, origin
+from paracond.experiments.common.runner import Runner
 from paracond.experiments.comparison import measures, report
-from paracond.experiments.comparison.found import measured, measured_floors
+from paracond.experiments.comparison.evaluation import evaluate, measure_floors
 from paracond.experiments.comparison.model import make_learner, steps_of, steps_per_update
-from paracond.experiments.comparison.session import (
+from paracond.experiments.comparison.setup import (
     Config,
-    Session,
+    Setup,
     check,
-    check_kept,
+    check_saved,
     design_of,
-    fewer,
     folder_of,
-    open_session,
+    load_setup,
+    reduced,
     runs_of,
     sets_of,
     settings_of,
 )
 from paracond.experiments.comparison.table import Run, summary
-from paracond.experiments.images.model import Milestones, Unfinished, train
 from paracond.serialization import replace_file
 from paracond.training import checkpoints
 
-MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # seconds of training at which the first seed is measured
+MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # seconds of training at which to measure the first seed
 TRIAL = 5000  # images for FIDs while training
 LEARNED = {
     "vae": "as a VAE",
@@ -54,82 +55,106 @@ LEARNED = {
 }
 
 
+@dataclass(kw_only=True)
+class ComparisonRunner(Runner):
+    """A run of the comparison. Its parts are trainings, whose records are their found.json."""
+
+    config: Config
+    runs: dict[str, tuple[Setup, Run]]
+    usual_lengths: dict[str, float]
+    floors: list[Metric] = field(default_factory=list)
+    numbers: dict[Run, dict] = field(default_factory=dict)
+
+    def recall(self, name: str) -> bool:
+        setup, run = self.runs[name]
+        path = folder_of(setup, run) / "found.json"
+        if path.is_file():
+            self.numbers[run] = json.loads(path.read_text())
+        return path.is_file()
+
+    def measure(self, name: str, part: Callable[[], dict]) -> None:
+        self.numbers[self.runs[name][1]] = part()
+
+    def write(self) -> Outcome:
+        self.metrics = summary(self.numbers, self.usual_lengths) + self.floors
+        runs = {name: self.numbers[run] for name, (_, run) in self.runs.items() if run in self.numbers}
+        self.details |= made_on(self.numbers) | {"runs": runs}
+        return super().write()
+
+    def page(self, outcome: Outcome) -> Report:
+        done = len(self.numbers) == len(self.runs)
+        figures = report.figures(self.config.out, self.numbers, self.usual_lengths, TRIAL) if done else []
+        return report.page(heading(self.config, self.numbers), outcome, self.numbers, figures)
+
+
 def main(config: Config) -> Outcome:
     began = time.perf_counter()
-    end = math.inf if config.minutes is None else time.monotonic() + 60 * config.minutes
     check(config)
-    config = fewer(config)
-    sessions = [open_session(config, name) for name in sets_of(config)]
-    for session in sessions:  # before anything is learned
-        for run in runs_of(session):
-            check_kept(session, run)
-    found: dict[Run, dict] = {}
-    floors = []
-    for session in sessions:
-        floors += [] if config.quick else floors_of(session)
-        found |= {run: of_run(session, run, end) for run in runs_of(session)}
-    usual = {session.name: session.design.chain_length for session in sessions}
-    details = made_on(found) | {
-        "designs": {session.name: str(session.design) for session in sessions},
-        "runs": {f"{run.dataset} {run.name}": numbers for run, numbers in found.items()},
-    }
-    metrics, seconds = summary(found, usual) + floors, time.perf_counter() - began
-    outcome = Outcome("compare", metrics, seconds, plain(config), sessions[0].device, details)
-    outcome.write(config.out)
-    figures = report.figures(config.out, found, usual, TRIAL)
-    report.page(heading(config, found), outcome, found, figures).write(config.out)
-    return outcome
+    config = reduced(config)
+    setups = [load_setup(config, name) for name in sets_of(config)]
+    runs = {f"{run.dataset} {run.name}": (setup, run) for setup in setups for run in runs_of(setup)}
+    for setup, run in runs.values():
+        check_saved(setup, run)
+    runner = ComparisonRunner(
+        name="compare",
+        title=report.TITLE,
+        about="",
+        config=config,
+        device=choose_device(config.device),
+        began=began,
+        details={"designs": {setup.name: str(setup.design) for setup in setups}},
+        runs=runs,
+        usual_lengths={setup.name: setup.design.chain_length for setup in setups},
+    )
+    for setup in setups if not config.quick else ():
+        runner.floors += floors_of(setup)
+    return runner.run({name: partial(train_and_measure, *pair, runner) for name, pair in runs.items()}, timed=True)
 
 
-def made_on(found: dict[Run, dict]) -> dict[str, str]:
-    """Where the runs were: the numbers are theirs, wherever their table is made."""
-    origins = [numbers["origin"] for numbers in found.values()]
+def made_on(numbers: dict[Run, dict]) -> dict[str, str]:
+    """Commits, hardware and torch versions of the runs, which may differ from those of the report."""
+    origins = [each["origin"] for each in numbers.values()]
     return {name: ", ".join(sorted({str(o[name]) for o in origins})) for name in ("commit", "hardware", "torch")}
 
 
-def heading(config: Config, found: dict[Run, dict]) -> str:
+def heading(config: Config, numbers: dict[Run, dict]) -> str:
+    """The first paragraph of the report."""
     seeds = f"{config.seeds} seeds each, mean and standard deviation over seeds"
     seeds = seeds if config.seeds > 1 else "one seed each"
     ways = [how for method, how in LEARNED.items() if method in config.methods]
-    where = {f"{n['origin']['hardware']} (commit {n['origin']['commit']})" for n in found.values()}
+    where = {f"{n['origin']['hardware']} (commit {n['origin']['commit']})" for n in numbers.values()}
     text = (
-        "Networks p(x | z, c) and p(z | x, c), of an image x and its code z given what is known of it, c, learned in "
+        "Networks p(x | z, c) and p(z | x, c) of an image x and its code z given c, learned in "
         f"{len(ways)} way{'s' * (len(ways) > 1)}: {', '.join(ways)}; {seeds}. "
         f"Trained and measured on {', '.join(sorted(where))}."
     )
-    return text + (" A quick run: nothing is learned, and chains are shorter than it says." if config.quick else "")
+    return text + (" A quick run: models hardly learn, and chains are shorter than stated." if config.quick else "")
 
 
-def floors_of(session: Session) -> list[Metric]:
-    """What real images have: their FID, and what half of one tells of its class by the estimator of all methods."""
-    path = session.config.out / session.name / "floors.json"
-    if not (session.config.resume and path.is_file()):
+def floors_of(setup: Setup) -> list[Metric]:
+    """Measures of real images, saved in OUT/DATASET/floors.json."""
+    path = setup.config.out / setup.name / "floors.json"
+    if not (setup.config.resume and path.is_file()):
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps([asdict(metric) for metric in measured_floors(session)], indent=1).encode())
-    return [Metric(**kept) for kept in json.loads(path.read_text())]
+        replace_file(path, json.dumps([asdict(metric) for metric in measure_floors(setup)], indent=1).encode())
+    return [Metric(**saved) for saved in json.loads(path.read_text())]
 
 
 # --- one run ----------------------------------------------------------------------------------------------------
 
 
-def of_run(session: Session, run: Run, end: float) -> dict:
-    """What was found of a run, in this time box or a former one."""
-    folder = folder_of(session, run)
-    if (folder / "found.json").is_file():
-        return json.loads((folder / "found.json").read_text())
-    left = (end - time.monotonic()) / 60
-    if left <= 0:
-        raise Unfinished(f"the time is over before {run.dataset} {run.name}; continue with --resume")
+def train_and_measure(setup: Setup, run: Run, box: TimeBox) -> dict:
+    """Train a run, measure it, and save its measures and pictures."""
     print(f"{run.dataset} {run.name}", flush=True)
-    settings = settings_of(session, run)
-    model, milestones = trained(session, run, folder, left)
-    numbers, pictures = measured(session, run, model)
-    curve = per_conditional(milestones.found, run)
+    folder, settings = folder_of(setup, run), settings_of(setup, run)
+    model, milestones = trained(setup, run, folder, box)
+    numbers, pictures = evaluate(setup, run, model)
+    curve = per_conditional(milestones.points, run)
     numbers |= {"seconds_train": milestones.trained, "curve": curve, "settings": settings}
-    numbers["origin"] = origin(session.device)
-    if session.fid is not None:
-        numbers["features"] = session.fid.extractor.protocol
-    if session.looks_closer(run):
+    numbers["origin"] = origin(setup.device)
+    if setup.fid is not None:
+        numbers["features"] = setup.fid.extractor.protocol
+    if setup.extras(run):
         model.save(folder / "model")
     save_file({name: images.contiguous() for name, images in pictures.items()}, folder / "pictures.safetensors")
     replace_file(folder / "found.json", (json.dumps(numbers, indent=1) + "\n").encode())
@@ -139,31 +164,28 @@ def of_run(session: Session, run: Run, end: float) -> dict:
 
 
 def per_conditional(curve: list[dict], run: Run) -> list[dict]:
-    """A learning curve, with updates of each conditional in the place of steps of the learner."""
+    """A learning curve with updates of each conditional instead of steps of the learner."""
     return [point | {"updates": point["updates"] / steps_per_update(run.method)} for point in curve]
 
 
-def trained(session: Session, run: Run, folder: Path, minutes: float) -> tuple[pc.JointModel, Milestones]:
-    config, design = session.config, design_of(session, run)
+def trained(setup: Setup, run: Run, folder: Path, box: TimeBox) -> tuple[pc.JointModel, Milestones]:
+    config, design = setup.config, design_of(setup, run)
 
     def measure(model: pc.JointModel) -> dict[str, float]:
-        c = measures.conditions_of(session.pictures, TRIAL, run.seed).to(session.device)
-        made = {"limiting": measures.limiting(model, c, run.seed)}
+        c = measures.conditions_of(setup.pictures, TRIAL, run.seed).to(setup.device)
+        states = {"limiting": measures.limiting(model, c, run.seed)}
         if run.method != "ours":
-            made["random"] = measures.random_codes(model, c, run.seed, session.prior(run))
-        scores = [session.score(name, measures.shown(model, state)) for name, state in made.items()]
+            states["random"] = measures.random_codes(model, c, run.seed, setup.prior(run))
+        scores = [setup.score(name, measures.shown(model, state)) for name, state in states.items()]
         return {name: value for score in scores for name, value in score.items()}
 
-    moments = MOMENTS if session.looks_closer(run) and not config.quick else ()
-    milestones = Milestones(measure, folder / "milestones.json", moments)
-    engine = pc.Engine(session.device, compile=config.compile and session.device == "cuda")
-    learner = make_learner(design, session.pictures, run.method, engine, run.seed)
+    engine = pc.Engine(setup.device, compile=config.compile and setup.device == "cuda")
+    learner = make_learner(design, setup.pictures, run.method, engine, run.seed)
     learner.engine.synchronise()
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / "settings.json", (json.dumps(settings_of(session, run), indent=1) + "\n").encode())
-    milestones.start(checkpoints.exists(folder / "checkpoint"))  # now: what was made so far is no training
-    box = replace(config, minutes=None if math.isinf(minutes) else minutes)
+    replace_file(folder / "settings.json", (json.dumps(settings_of(setup, run), indent=1) + "\n").encode())
+    moments = MOMENTS if setup.extras(run) and not config.quick else ()
+    begun = checkpoints.exists(folder / "checkpoint")
+    milestones = Milestones(measure, folder / "milestones.json", moments, begun)  # the clock starts after the set-up
     train(learner, steps_of(design, run.method), folder / "checkpoint", box, milestones)
-    if moments and (not milestones.found or milestones.found[-1]["updates"] < learner.step_count):
-        milestones.take(learner)  # the end, by as many images as the way there
     return learner.averaged, milestones

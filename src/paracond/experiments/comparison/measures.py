@@ -57,8 +57,8 @@ from paracond.baselines import directed
 from paracond.data import State, take
 from paracond.diagnostics import Consistency, consistency, latent_usage
 from paracond.distributions import Gaussian
+from paracond.experiments.common.images import shown
 from paracond.experiments.comparison.model import Pictures
-from paracond.experiments.images.model import shown
 from paracond.metrics.fid import Statistics, accuracy, frechet_distance
 
 SWEEPS = 100
@@ -154,7 +154,7 @@ def class_evidence(means: Tensor, sigma: float, of_class: Tensor, images: Tensor
     return torch.cat(found)
 
 
-def told_by(means: Tensor, c: Tensor, sigma: float, pictures: Pictures, images: int) -> float:
+def bayes_accuracy(means: Tensor, c: Tensor, sigma: float, pictures: Pictures, images: int) -> float:
     """The share of test images whose class is told from their upper half, by Bayes' rule on means given c."""
     test, of = pictures.test[:images], pictures.class_of
     seen = test.state["x"].to(means.device)
@@ -172,7 +172,7 @@ def half_accuracy(model: pc.JointModel, pictures: Pictures, codes: State, images
     if not isinstance(first, Gaussian) or first.log_scale.numel() != 1:
         raise pc.InputError("the class of a half-hidden image needs a Real x with one sigma for all")
     means = torch.cat([p.mean for p in parts])
-    return told_by(means, codes["c"], float(first.log_scale.exp()), pictures, images)
+    return bayes_accuracy(means, codes["c"], float(first.log_scale.exp()), pictures, images)
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from safetensors.torch import load_file
 from torch import Tensor
 
+from paracond.experiments.common.pictures import grid
 from paracond.experiments.common.report import Report
 from paracond.experiments.common.results import Outcome
 from paracond.experiments.comparison.table import (
@@ -22,8 +23,8 @@ from paracond.experiments.comparison.table import (
     first_seed,
     methods_of,
 )
-from paracond.experiments.images import report as images_report
 
+TITLE = "Ways to learn the same two conditionals (section 5.5)"
 NAMES = {"vae": "VAE", "symmetric": "Symmetric", "ours": "ours", "vamp": "VAE, VampPrior"}
 COLOURS = {"vae": "C0", "symmetric": "C1", "ours": "C2", "vamp": "C3"}
 MEASURES = {"gap": "inconsistency: nats per step", "disagreement": "disagreement of clamped and unclamped codes"}
@@ -32,7 +33,7 @@ Named = list[tuple[str, str, Figure]]
 
 
 def page(about: str, outcome: Outcome, found: Mapping[Run, dict], figures: Named) -> Report:
-    report = Report("Ways to learn the same two conditionals (section 5.5)", about)
+    report = Report(TITLE, about)
     rows, columns = beside_the_paper(found), ["", *(NAMES[method] for method in methods_of(found))]
     if any(any(cells) for _, *cells in rows):  # a quick run has no FID
         report.section("FID: measured (the paper's)")
@@ -140,6 +141,6 @@ def samples(out: Path, seed: int, dataset: str, methods: list[str]) -> Named:
     if not rows:
         return []
     inches = 0.5 if dataset == "fashion" else 0.8
-    figure = images_report.grid(list(rows.values()), names=list(rows), inches=inches)
+    figure = grid(list(rows.values()), names=list(rows), inches=inches)
     caption = "Not chosen; first seed. All images of a column have the same c; reconstructions are of the real one."
     return [(f"{dataset}: images", caption, figure)]

@@ -28,8 +28,9 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import exact
+from paracond.experiments.common.config import ExperimentConfig, plain
 from paracond.experiments.common.parallel import run_side_by_side
-from paracond.experiments.common.results import ExperimentConfig, Metric, Outcome, choose_device, plain
+from paracond.experiments.common.results import Metric, Outcome, choose_device
 from paracond.experiments.detailed_balance import rbm
 from paracond.experiments.detailed_balance import report as pictures
 from paracond.experiments.detailed_balance.report import Diffusion, Findings, Surface

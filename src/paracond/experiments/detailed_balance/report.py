@@ -9,9 +9,9 @@ from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from paracond.experiments.common.pictures import grid
 from paracond.experiments.common.report import Report
 from paracond.experiments.common.results import Outcome
-from paracond.experiments.images.report import grid
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,8 +38,9 @@ from torch import Tensor, nn
 
 import paracond as pc
 from paracond.diagnostics import latent_usage
+from paracond.experiments.common.config import ExperimentConfig, plain
 from paracond.experiments.common.parallel import run_side_by_side
-from paracond.experiments.common.results import ExperimentConfig, Metric, Outcome, choose_device, plain
+from paracond.experiments.common.results import Metric, Outcome, choose_device
 from paracond.experiments.digits.report import TOP, Answers, picture, report
 from paracond.training.running_batch import LiteralForm
 

@@ -25,10 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import paracond as pc
-from paracond.data import InputError, State
-from paracond.datasets.faces import LABELS
+from paracond.data import InputError
+from paracond.experiments.common.images import Moved
 from paracond.experiments.faces.tasks import Demixed, marginals
-from paracond.networks.conv import jittered
 
 TELEA = 'not measured: pip install -e ".[faces]"'
 
@@ -165,54 +164,6 @@ def _learned(name: str, family: pc.Family, network, data: pc.Data, device, train
         seed=training.seed,
     )
     return learner.fit(training.updates)
-
-
-# --- moved and mirrored examples --------------------------------------------------------------------------------
-
-
-class Moved:
-    """Images, and segmentations if there are any, a `share` of them moved by up to `pixels` and half of all mirrored.
-    What comes in is black background; in a mirror, the left eye is the right one. The group `flag`, if there is one,
-    says which were moved: a model that reads it keeps those that were not in their place."""
-
-    moves = ("x", "s")
-
-    def __init__(
-        self,
-        pixels: int,
-        mirrored: bool,
-        device: torch.device | str,
-        share: float = 1.0,
-        flag: str | None = None,
-    ):
-        self.pixels, self.mirrored, self.share, self.flag = pixels, mirrored, share, flag
-        names = [name.replace("l_", "r_", 1) if name[:2] == "l_" else name.replace("r_", "l_", 1) for name in LABELS]
-        swapped = [LABELS.index(new if new in LABELS else old) for new, old in zip(names, LABELS, strict=True)]
-        self.masks = torch.tensor(swapped, device=device)  # here, as nothing can be copied from the host later
-        self.labels = torch.tensor([0, *(k + 1 for k in swapped)], device=device)
-
-    def __call__(self, state: State, generator: torch.Generator) -> State:
-        x, s = state["x"], state.get("s")
-        chance = torch.rand(4, len(x), generator=generator, device=x.device)
-        moved, chance = chance[3] < self.share, chance[:3]
-        chance[:2] = torch.where(moved, chance[:2], 0.5)  # the middle: neither here nor there
-        said = {} if self.flag is None else {self.flag: moved.long()}
-        return {**state, **said, **self._moved(x, s, chance)}
-
-    def _moved(self, x: Tensor, s: Tensor | None, chance: Tensor) -> State:
-        if s is None:
-            return {"x": jittered(x, chance, self.pixels, self.mirrored)}
-        layers = s if s.ndim == 4 else s.unsqueeze(1)
-        moved = jittered(torch.cat([x, layers.to(x.dtype)], 1), chance, self.pixels, self.mirrored)
-        image, layers = moved[:, : x.shape[1]], moved[:, x.shape[1] :]
-        if self.mirrored:
-            layers = torch.where((chance[2] < 0.5).view(-1, 1, 1, 1), self._exchanged(layers), layers)
-        return {"x": image, "s": layers.view_as(s).to(s.dtype)}
-
-    def _exchanged(self, layers: Tensor) -> Tensor:
-        if layers.shape[1] == 1:
-            return self.labels[layers.long()].to(layers.dtype)
-        return layers.index_select(1, self.masks)
 
 
 # --- judging ----------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 import paracond as pc
+from paracond.experiments.common.pictures import label_map
 from paracond.experiments.faces import baselines, measures, tasks
 from paracond.experiments.faces import report as pictures
 from paracond.experiments.faces.cartoon import Cartoon
-from paracond.experiments.faces.session import Session
+from paracond.experiments.faces.runner import FacesRunner
 from paracond.guidance import WEIGHT
 from paracond.metrics.fid import FID, accuracy
 
@@ -22,101 +23,101 @@ TRIAL = 5000  # images for FIDs that are looked at on the way
 SWITCHED = ("Eyeglasses", "Male", "Smiling")
 
 
-def progress(session: Session, model: pc.JointModel) -> dict[str, float]:
-    found = {"attribute_accuracy": attribute_accuracy(session, model), "f1": whole_f1(session, model)}
-    if session.fid is not None:
-        found["fid"] = session.fid.score(tasks.portraits(model, session.attributes(TRIAL))).value
+def progress(runner: FacesRunner, model: pc.JointModel) -> dict[str, float]:
+    found = {"attribute_accuracy": attribute_accuracy(runner, model), "f1": whole_f1(runner, model)}
+    if runner.fid is not None:
+        found["fid"] = runner.fid.score(tasks.portraits(model, runner.attributes(TRIAL))).value
     return found
 
 
-def attribute_accuracy(session: Session, model: pc.JointModel) -> float:
-    rows = session.test.mask["c"].all(1)
-    return accuracy(tasks.attributes_of(model, session.test.state["x"][rows]), session.test.state["c"][rows])
+def attribute_accuracy(runner: FacesRunner, model: pc.JointModel) -> float:
+    rows = runner.test.mask["c"].all(1)
+    return accuracy(tasks.attributes_of(model, runner.test.state["x"][rows]), runner.test.state["c"][rows])
 
 
-def whole_f1(session: Session, model: pc.JointModel) -> float:
-    faces = session.segmented
-    found = tasks.segmentation_of(model, faces.state["x"], sweeps=session.most(20, 2))
+def whole_f1(runner: FacesRunner, model: pc.JointModel) -> float:
+    faces = runner.segmented
+    found = tasks.segmentation_of(model, faces.state["x"], sweeps=runner.count(20, 2))
     return measures.mean_f1(found, tasks.masks(model, faces.state["s"]))[0]
 
 
-def generation(session: Session, model: pc.JointModel) -> None:
-    if session.fid is not None:
-        count = session.config.generated
-        score = session.fid.score(tasks.portraits(model, session.attributes(count)))
+def generation(runner: FacesRunner, model: pc.JointModel) -> None:
+    if runner.fid is not None:
+        count = runner.config.generated
+        score = runner.fid.score(tasks.portraits(model, runner.attributes(count)))
         about = f"{count} generated, attributes of training faces, 100 sweeps, against {score.real_count}"
-        session.add("fid", score.value, "lower", about)
-        reconstructions(session, model, session.fid)
-    state = tasks.generate(model, session.attributes(session.most(36, 12), seed=1), session.most(100))
+        runner.add("fid", score.value, "lower", about)
+        reconstructions(runner, model, runner.fid)
+    state = tasks.generate(model, runner.attributes(runner.count(36, 12), seed=1), runner.count(100))
     figure = pictures.samples(tasks.shown(model, state), tasks.shown_masks(model, state))
-    session.show("Generated", "Images and segmentations, given attributes of training faces; 100 sweeps.", figure)
+    runner.show("Generated", "Images and segmentations, given attributes of training faces; 100 sweeps.", figure)
 
 
-def reconstructions(session: Session, model: pc.JointModel, fid: FID) -> None:
+def reconstructions(runner: FacesRunner, model: pc.JointModel, fid: FID) -> None:
     """How good images of codes of real faces are bounds the rest; the chain that begins there adds its drift."""
-    real = session.train.state["x"][:TRIAL].to(session.device)
+    real = runner.train.state["x"][:TRIAL].to(runner.device)
     coded = pc.sample(model, {"x": real}, sweeps=3, chunk=1000)
-    session.add("fid_reconstruction", fid.score(tasks.shown(model, coded)).value, "lower", f"{TRIAL} images")
+    runner.add("fid_reconstruction", fid.score(tasks.shown(model, coded)).value, "lower", f"{TRIAL} images")
     init = {name: value for name, value in coded.items() if name != "c"}
     moved = pc.sample(model, {"c": coded["c"]}, sweeps=100, init=init, chunk=1000)
-    session.add("fid_from_data", fid.score(tasks.shown(model, moved)).value, "lower", f"{TRIAL} images, 100 sweeps on")
+    runner.add("fid_from_data", fid.score(tasks.shown(model, moved)).value, "lower", f"{TRIAL} images, 100 sweeps on")
 
 
-def reading(session: Session, model: pc.JointModel) -> None:
+def reading(runner: FacesRunner, model: pc.JointModel) -> None:
     """Segmentation, attributes and hidden pixels, of whole images and of images with a hidden square."""
-    session.add("attribute_accuracy", attribute_accuracy(session, model), "higher", "whole test images, 40 attributes")
-    faces = session.segmented
+    runner.add("attribute_accuracy", attribute_accuracy(runner, model), "higher", "whole test images, 40 attributes")
+    faces = runner.segmented
     images, truth = faces.state["x"], tasks.masks(model, faces.state["s"])
     hidden = tasks.squares(len(images))
-    sweeps, chains = session.most(6, 2), session.most(64, 2)
-    whole = tasks.segmentation_of(model, images, sweeps=session.most(20, 2))
+    sweeps, chains = runner.count(6, 2), runner.count(64, 2)
+    whole = tasks.segmentation_of(model, images, sweeps=runner.count(20, 2))
     part = tasks.segment(model, images, ~hidden, sweeps=sweeps, chains=chains)
     value, absent = measures.mean_f1(whole, truth)
     about = f"{len(images)} test faces, maximum marginals" + (f"; none has {', '.join(absent)}" if absent else "")
-    session.add("f1", value, "higher", about)
+    runner.add("f1", value, "higher", about)
     ratio = measures.f1_ratio(part.masks, whole, truth, hidden)
-    session.add("f1_hidden_ratio", ratio, "higher", "inside hidden 24 x 24 squares, as a share of that of whole images")
+    runner.add("f1_hidden_ratio", ratio, "higher", "inside hidden 24 x 24 squares, as a share of that of whole images")
     known = faces.mask["c"].all(1)
     found = accuracy(part.attributes[known], faces.state["c"][known])
-    session.add("attribute_accuracy_hidden", found, "higher", "with the square hidden")
-    inpainting(session, images, hidden, part.image)
+    runner.add("attribute_accuracy_hidden", found, "higher", "with the square hidden")
+    inpainting(runner, images, hidden, part.image)
     some = slice(0, 12)
     shown = tasks.Reading(part.masks[some], part.image[some], part.attributes[some])
     figure = pictures.incomplete(images[some], hidden[some], truth[some], shown)
-    session.show("From incomplete images", "Maximum and mean marginals of one chain (fig:celeba_segming).", figure)
+    runner.show("From incomplete images", "Maximum and mean marginals of one chain (fig:celeba_segming).", figure)
 
 
-def inpainting(session: Session, images: Tensor, hidden: Tensor, found: Tensor) -> None:
+def inpainting(runner: FacesRunner, images: Tensor, hidden: Tensor, found: Tensor) -> None:
     ours = measures.psnr_inside(found, images, hidden)
-    mean = measures.psnr_inside(baselines.mean_filled(images, hidden, session.train.state["x"]), images, hidden)
-    session.add("inpainting_psnr", ours, "higher", f"dB inside hidden 24 x 24 squares of {len(images)} test faces")
-    session.add("inpainting_psnr_gain", ours - mean, "higher", f"dB ahead of the training mean ({mean:.2f} dB)")
+    mean = measures.psnr_inside(baselines.mean_filled(images, hidden, runner.train.state["x"]), images, hidden)
+    runner.add("inpainting_psnr", ours, "higher", f"dB inside hidden 24 x 24 squares of {len(images)} test faces")
+    runner.add("inpainting_psnr_gain", ours - mean, "higher", f"dB ahead of the training mean ({mean:.2f} dB)")
     telea = baselines.telea_filled(images, hidden)
     if telea is None:
         print(f"  Telea's in-painting {baselines.TELEA}")
         return
     value = measures.psnr_inside(telea, images, hidden)
-    session.add("inpainting_psnr_telea", value, "higher", "OpenCV's Telea")
-    session.add("inpainting_over_telea", ours - value, "higher", "dB ahead of it")
+    runner.add("inpainting_psnr_telea", value, "higher", "OpenCV's Telea")
+    runner.add("inpainting_over_telea", ours - value, "higher", "dB ahead of it")
 
 
-def segmentation_control(session: Session, model: pc.JointModel) -> None:
+def segmentation_control(runner: FacesRunner, model: pc.JointModel) -> None:
     """A network like the model's own for s, that learned nothing else."""
     training = baselines.Training(
-        updates=session.most(12_000, 20), batch_size=session.most(128, 16), engine=session.engine()
+        updates=runner.count(12_000, 20), batch_size=runner.count(128, 16), engine=runner.engine()
     )
-    control = baselines.control(model, session.train, training)
-    value = whole_f1(session, control)
-    ours = next(m.value for m in session.metrics if m.name == "f1")
-    session.add(
+    control = baselines.control(model, runner.train, training)
+    value = whole_f1(runner, control)
+    ours = next(m.value for m in runner.metrics if m.name == "f1")
+    runner.add(
         "f1_control", value, "higher", f"a network of that size for segmentation alone, {training.updates} updates"
     )
-    session.add("f1_gap", ours - value, "higher", "ours ahead of it")
+    runner.add("f1_gap", ours - value, "higher", "ours ahead of it")
 
 
-def demixing(session: Session, model: pc.JointModel) -> None:
+def demixing(runner: FacesRunner, model: pc.JointModel) -> None:
     """Pairs of test faces, each pixel from one of them."""
-    faces = session.segmented
+    faces = runner.segmented
     half = len(faces) // 2
     first, second = faces[:half], faces[half : 2 * half]
     mixed, m = tasks.mix(first.state["x"], second.state["x"])
@@ -124,101 +125,103 @@ def demixing(session: Session, model: pc.JointModel) -> None:
     pair = first.state["x"], second.state["x"]
     filled, smoothed = (measures.demixing_psnr(each, *pair, m) for each in (told, blind))
     segmentations = first.state["s"], second.state["s"]
-    ask = partial(tasks.demix, model, mixed, sweeps=session.most(5, 2), chains=session.most(16, 1))
-    masks = first_masks(session, model, mixed, segmentations)
+    ask = partial(tasks.demix, model, mixed, sweeps=runner.count(5, 2), chains=runner.count(16, 1))
+    masks = first_masks(runner, model, mixed, segmentations)
     known = ask(segmentations, init_mask=masks)
     value = measures.demixing_psnr(known, *pair, m)
-    session.add("demixing_psnr", value, "higher", f"dB where the other was seen, {half} pairs, known segmentations")
+    runner.add("demixing_psnr", value, "higher", f"dB where the other was seen, {half} pairs, known segmentations")
     right, before = (float(((mask > 0.5) == m.squeeze(1)).float().mean()) for mask in (known.mask, masks.squeeze(1)))
-    session.add("demixing_mask", right, "higher", f"share of pixels told right; where the chain began: {before:.3f}")
+    runner.add("demixing_mask", right, "higher", f"share of pixels told right; where the chain began: {before:.3f}")
     about = f"dB ahead of the mean of visible neighbours ({filled:.2f} dB), which is told the mask"
-    session.add("demixing_psnr_gain", value - filled, "higher", about)
+    runner.add("demixing_psnr_gain", value - filled, "higher", about)
     about = f"dB ahead of the mean of all neighbours ({smoothed:.2f} dB), which is not told it either"
-    session.add("demixing_psnr_gain_blind", value - smoothed, "higher", about)
-    unknown = ask(sweeps=session.most(100, 2), chains=session.most(4, 1))  # from random masks, so a longer way
+    runner.add("demixing_psnr_gain_blind", value - smoothed, "higher", about)
+    unknown = ask(sweeps=runner.count(100, 2), chains=runner.count(4, 1))  # from random masks, so a longer way
     value = measures.demixing_psnr(unknown, *pair, m, ordered=False)
-    session.add("demixing_psnr_unknown", value, "higher", "dB, unknown segmentations")
+    runner.add("demixing_psnr_unknown", value, "higher", "dB, unknown segmentations")
     value = measures.demixing_psnr(ask(segmentations, mask=m), *pair, m)
-    session.add("demixing_psnr_gain_told", value - filled, "higher", "dB ahead, where ours is told the mask too")
+    runner.add("demixing_psnr_gain_told", value - filled, "higher", "dB ahead, where ours is told the mask too")
     some = slice(0, 10)
     rows = [
         (name, tasks.Demixed(each.first[some], each.second[some], each.mask[some]))
         for name, each in (("known s", known), ("unknown s", unknown))
     ]
     figure = pictures.demixed(first.state["x"][some], second.state["x"][some], mixed[some], rows)
-    session.show("Demixing", "Two copies of the model and a mask in one chain (fig:celeba_demix).", figure)
+    runner.show("Demixing", "Two copies of the model and a mask in one chain (fig:celeba_demix).", figure)
 
 
-def first_masks(session: Session, model: pc.JointModel, mixed: Tensor, segmentations: tuple[Tensor, Tensor]) -> Tensor:
+def first_masks(
+    runner: FacesRunner, model: pc.JointModel, mixed: Tensor, segmentations: tuple[Tensor, Tensor]
+) -> Tensor:
     """How likely each pixel is from the second face, by a cartoon of the training faces."""
-    rows = session.train.mask["s"].flatten(1).all(1)
-    learned = session.train[rows.nonzero().squeeze(1)[: session.most(2000, 20)]]
-    cartoon = Cartoon.fit(learned.state["x"].to(session.device), label_maps(model, learned.state["s"], session.device))
-    first, second = (label_maps(model, s, session.device) for s in segmentations)
-    return cartoon.mask(mixed.to(session.device), first, second).cpu()
+    rows = runner.train.mask["s"].flatten(1).all(1)
+    learned = runner.train[rows.nonzero().squeeze(1)[: runner.count(2000, 20)]]
+    cartoon = Cartoon.fit(learned.state["x"].to(runner.device), label_maps(model, learned.state["s"], runner.device))
+    first, second = (label_maps(model, s, runner.device) for s in segmentations)
+    return cartoon.mask(mixed.to(runner.device), first, second).cpu()
 
 
 def label_maps(model: pc.JointModel, s: Tensor, device: str) -> Tensor:
-    return tasks.label_map(tasks.masks(model, s.to(device)))
+    return label_map(tasks.masks(model, s.to(device)))
 
 
-def switching(session: Session, model: pc.JointModel) -> None:
+def switching(runner: FacesRunner, model: pc.JointModel) -> None:
     """Pairs that differ in one attribute, judged by a classifier that learned from real images alone."""
     training = baselines.Training(
-        updates=session.most(12_000, 20), batch_size=session.most(128, 16), engine=session.engine()
+        updates=runner.count(12_000, 20), batch_size=runner.count(128, 16), engine=runner.engine()
     )
-    judge = baselines.judge(session.train, session.device, training)
-    rows = session.test.mask["c"].all(1)
-    decided = judge.decide(session.test.state["x"][rows]).cpu()
-    attributes = session.attributes(session.most(1000, 8), seed=2)
-    for name in [n for n in SWITCHED if n in session.names]:
-        index = session.names.index(name)
-        right = baselines.balanced_accuracy(decided[:, index], session.test.state["c"][rows][:, index])
+    judge = baselines.judge(runner.train, runner.device, training)
+    rows = runner.test.mask["c"].all(1)
+    decided = judge.decide(runner.test.state["x"][rows]).cpu()
+    attributes = runner.attributes(runner.count(1000, 8), seed=2)
+    for name in [n for n in SWITCHED if n in runner.names]:
+        index = runner.names.index(name)
+        right = baselines.balanced_accuracy(decided[:, index], runner.test.state["c"][rows][:, index])
         key = "switch_success" if name == SWITCHED[0] else f"switch_success_{name.lower()}"
         about = f"{name} off and on, {len(attributes)} pairs; the judge is right in {right:.1%}"
         for guidance in (WEIGHT, 0.0):
-            pair = tasks.switched(model, attributes, index, session.most(100, 2), guidance=guidance)
+            pair = tasks.switched(model, attributes, index, runner.count(100, 2), guidance=guidance)
             images = [tasks.shown(model, state) for state in pair]
-            judged(session, judge, images, index, key if guidance else f"{key}_unguided", about)
-            show_switch(session, model, name, guidance, pair, images)
+            judged(runner, judge, images, index, key if guidance else f"{key}_unguided", about)
+            show_switch(runner, model, name, guidance, pair, images)
 
 
-def judged(session: Session, judge: baselines.Judge, images: list[Tensor], index: int, key: str, about: str) -> None:
+def judged(runner: FacesRunner, judge: baselines.Judge, images: list[Tensor], index: int, key: str, about: str) -> None:
     """Whether the attribute `index` changes as asked, and how much changes in all."""
     off, on = images
-    session.add(key, baselines.switch_success(judge, off, on, index), "higher", about)
+    runner.add(key, baselines.switch_success(judge, off, on, index), "higher", about)
     half = baselines.switch_success(judge, off, on, index, balanced=False)
-    session.add(f"{key}_at_half", half, "higher", "the same, where the judge must find it likelier than not")
+    runner.add(f"{key}_at_half", half, "higher", "the same, where the judge must find it likelier than not")
     gap = float((on - off).square().mean().sqrt())
-    session.add(f"{key}_rms", gap, "lower", "distance of the two images")
+    runner.add(f"{key}_rms", gap, "lower", "distance of the two images")
 
 
-def show_switch(session: Session, model: pc.JointModel, name: str, guidance: float, pair, images) -> None:
+def show_switch(runner: FacesRunner, model: pc.JointModel, name: str, guidance: float, pair, images) -> None:
     some = slice(0, 12)
     seen = [{k: v[some] for k, v in state.items()} for state in pair]
     shown = [(image[some].cpu(), tasks.shown_masks(model, s)) for image, s in zip(images, seen, strict=True)]
     about = f"All else given alike (fig:celeba_cond), and redrawn; guidance {guidance:g}."
-    session.show(f"{name} off and on, guidance {guidance:g}", about, pictures.switch(shown[0], shown[1], name))
+    runner.show(f"{name} off and on, guidance {guidance:g}", about, pictures.switch(shown[0], shown[1], name))
 
 
-def other_factors(session: Session, model: pc.JointModel) -> None:
+def other_factors(runner: FacesRunner, model: pc.JointModel) -> None:
     """Super-resolution and colourisation, which are not in the paper."""
-    truth = session.segmented.state["x"][: session.most(200, 4)]
+    truth = runner.segmented.state["x"][: runner.count(200, 4)]
     small, grey = tasks.shrunk(truth), tasks.greyed(truth)
-    options = {"sweeps": session.most(5, 2), "chains": session.most(16, 1)}
+    options = {"sweeps": runner.count(5, 2), "chains": runner.count(16, 1)}
     large, colours = tasks.super_resolved(model, small, **options), tasks.colourised(model, grey, **options)
     everywhere = torch.ones(len(truth), 64, 64, dtype=torch.bool)
     gain = measures.psnr_inside(large, truth, everywhere) - measures.psnr_inside(
         tasks.enlarged(small), truth, everywhere
     )
-    session.add("super_resolution_psnr_gain", gain, "higher", "dB ahead of bicubic, 16 x 16 to 64 x 64")
+    runner.add("super_resolution_psnr_gain", gain, "higher", "dB ahead of bicubic, 16 x 16 to 64 x 64")
     gain = measures.psnr_inside(colours, truth, everywhere) - measures.psnr_inside(
         grey.expand_as(truth), truth, everywhere
     )
-    session.add("colourisation_psnr_gain", gain, "higher", "dB ahead of grey")
+    runner.add("colourisation_psnr_gain", gain, "higher", "dB ahead of grey")
     some = slice(0, 12)
     figure = pictures.restored(small[some], large[some], grey[some], colours[some], truth[some])
-    session.show("Super-resolution, colourisation", "One deterministic factor each, by `compose`.", figure)
+    runner.show("Super-resolution, colourisation", "One deterministic factor each, by `compose`.", figure)
 
 
 DIRECTIONS = (generation, reading, segmentation_control, demixing, switching, other_factors)

@@ -1,7 +1,6 @@
-"""The experiments of section 5.4 on one model of faces: train once, on all that is known, then ask everything.
+"""The experiments of section 5.4 on one model of faces: train it once on all faces, then ask it in every direction.
 
-Training comes in time boxes (`--minutes`, `--resume`); what is measured (`faces_directions`) needs it to be done. Here
-are the training, and how long updates and images take; what single choices are worth is in `faces_variants`.
+This module trains and times the model. `directions` has the measures, `variants` the ablations.
 """
 
 from __future__ import annotations
@@ -15,47 +14,45 @@ from functools import partial
 import torch
 
 import paracond as pc
-from paracond.cli import given as use
-from paracond.data import InputError, at_least
+from paracond.data import InputError
 from paracond.experiments.common import timing
+from paracond.experiments.common.config import check_sizes
+from paracond.experiments.common.milestones import Milestones, train
+from paracond.experiments.common.pictures import curve
 from paracond.experiments.common.results import Outcome
 from paracond.experiments.faces import tasks
 from paracond.experiments.faces.directions import DIRECTIONS, TRIAL, progress
 from paracond.experiments.faces.model import BEST, PAPER, Design, finished, make_learner, small
-from paracond.experiments.faces.session import PAPER_REPORTS, Config, Session, open_session
+from paracond.experiments.faces.runner import PAPER_RESULTS, Config, FacesRunner, open_runner
 from paracond.experiments.faces.variants import check, variants
-from paracond.experiments.images import report as images_report
-from paracond.experiments.images.model import Milestones, train
 
 PRESETS = {"best": BEST, "paper": PAPER}
-LOOKS = (60, 120, 180, 240, 300, 420, 600, 900, 1800, 3600)  # seconds of training after which it is measured
+LOOKS = (60, 120, 180, 240, 300, 420, 600, 900, 1800, 3600)  # seconds of training at which to measure
 
 
 def main(config: Config) -> Outcome:
-    updates = 1 if config.updates is None else config.updates
-    at_least({"--updates": (updates, 1), "--generated": (config.generated, 2)})
-    at_least({"--variant-updates": (config.variant_updates, 1)})
+    check_sizes(config, {"--variant-updates": (config.variant_updates, 1)})
     check(config.variants)
     design = chosen(config)
-    session = open_session(config, design)
+    runner = open_runner(config, design)
     if config.model is None:
         learned: list[pc.JointModel] = []
-        session.measure("training", lambda: learned.append(trained(session, design)))
+        runner.measure("training", lambda: learned.append(trained(runner, design)))
         model = learned[0]
     else:
-        model = saved(config, session.device)
-        session.recall("training")
-    parts: dict[str, Callable[[], None]] = {part.__name__: partial(part, session, model) for part in DIRECTIONS}
-    if session.device == "cuda" and not config.quick and config.stopwatch:
-        parts["stopwatch"] = partial(stopwatch, session, design, model)
-    return session.go_through(parts | variants(session, design))
+        model = saved(config, runner.device)
+        runner.recall("training")
+    parts: dict[str, Callable[[], None]] = {part.__name__: partial(part, runner, model) for part in DIRECTIONS}
+    if runner.device == "cuda" and not config.quick and config.stopwatch:
+        parts["stopwatch"] = partial(stopwatch, runner, design, model)
+    return runner.run(parts | variants(runner, design))
 
 
-def keep(model: pc.JointModel, session: Session) -> None:
-    """The model, in files of at most 8 MiB, and what its attributes are called (see `use`)."""
-    folder = session.config.out / "model"
+def keep(model: pc.JointModel, runner: FacesRunner) -> None:
+    """Save the model in files of at most 8 MiB, with the names of its attributes for the command line."""
+    folder = runner.config.out / "model"
     model.save(folder, dtype=torch.bfloat16, max_bytes=8 * 2**20)
-    (folder / use.NAMES).write_text(json.dumps({"c": list(session.names)}))
+    (folder / "names.json").write_text(json.dumps({"c": list(runner.names)}))
 
 
 def chosen(config: Config) -> Design:
@@ -75,71 +72,64 @@ def saved(config: Config, device: str) -> pc.JointModel:
 # --- training ---------------------------------------------------------------------------------------------------
 
 
-def trained(session: Session, design: Design) -> pc.JointModel:
-    """The main model, measured while it learns. The last that draws well is kept: long trainings may go astray."""
-    path = session.config.out / "milestones.json"
-    aside = replace(session, test=session.apart)  # test faces are for the end
+def trained(runner: FacesRunner, design: Design) -> pc.JointModel:
+    """Train the main model and measure it on the way. Keep the last milestone that draws well: long trainings may
+    become worse."""
+    on_held_out = replace(runner, test=runner.held_out)  # test faces are for the end
 
     def look(model: pc.JointModel) -> dict[str, float]:
-        model = finished(design, model, session.train, session.config.seed)
-        found = progress(aside, model)
-        if draws_well(found, milestones.found):
-            keep(model, session)
-        return found
+        model = finished(design, model, runner.train, runner.config.seed)
+        numbers = progress(on_held_out, model)
+        if draws_well(numbers, milestones.points):
+            keep(model, runner)
+        return numbers
 
-    milestones = Milestones(look, path, seconds=LOOKS)
-    milestones.start(session.config.resume)
-    learner = make_learner(design, session.train, session.engine(), session.config.seed)
-    train(learner, design.updates, session.config.out / "checkpoint", session, milestones)
-    if not milestones.found or milestones.found[-1]["updates"] < learner.step_count:
-        milestones.take(learner)
-    kept = last_kept(milestones.found)
+    milestones = Milestones(look, runner.config.out / "milestones.json", LOOKS, runner.resume)
+    learner = make_learner(design, runner.train, runner.engine(), runner.config.seed)
+    train(learner, design.updates, runner.config.out / "checkpoint", runner, milestones)
+    kept = last_kept(milestones.points)
     about = f"{learner.step_count:,} updates; kept is the model after {kept['updates']:,}, the last that drew well"
-    session.add("training_minutes", milestones.trained / 60, "lower", about)
+    runner.add("training_minutes", milestones.trained / 60, "lower", about)
     names = [name for name in ("attribute_accuracy", "f1", "fid") if name in kept]
-    curve = images_report.curve(milestones.found, PAPER_REPORTS, names)
-    session.show(
-        "Learning", f"Training faces that were set apart, and the FID of {TRIAL} images, along the training.", curve
-    )
-    session.details["milestones"] = milestones.found
-    return pc.JointModel.load(session.config.out / "model").to(session.device)
+    caption = f"Held-out training faces, and the FID of {TRIAL} images, along the training."
+    runner.show("Learning", caption, curve(milestones.points, PAPER_RESULTS, names))
+    runner.details["milestones"] = milestones.points
+    return pc.JointModel.load(runner.config.out / "model").to(runner.device)
 
 
-def draws_well(found: dict[str, float], earlier: Sequence[dict[str, float]]) -> bool:
-    """Whether no earlier look has a FID that is smaller by more than a tenth: what is read gets better with time.
-    Where there is no FID, the last is the best."""
-    return all(found.get("fid", 0.0) <= 1.1 * each.get("fid", 0.0) for each in earlier)
+def draws_well(numbers: dict[str, float], earlier: Sequence[dict[str, float]]) -> bool:
+    """Whether no earlier milestone has a FID smaller by more than a tenth. Other measures improve with time, so without
+    a FID the last milestone is the best."""
+    return all(numbers.get("fid", 0.0) <= 1.1 * each.get("fid", 0.0) for each in earlier)
 
 
-def last_kept(looks: Sequence[dict[str, float]]) -> dict[str, float]:
-    return [look for k, look in enumerate(looks) if draws_well(look, looks[:k])][-1]
+def last_kept(points: Sequence[dict[str, float]]) -> dict[str, float]:
+    return [point for k, point in enumerate(points) if draws_well(point, points[:k])][-1]
 
 
 # --- time -------------------------------------------------------------------------------------------------------
 
 
-def stopwatch(session: Session, design: Design, model: pc.JointModel) -> None:
-    """An update at batch 64 with the paper's chain and completion, and what the two ideas of appendix D save."""
+def stopwatch(runner: FacesRunner, design: Design, model: pc.JointModel) -> None:
+    """Time updates at batch 64 with the paper's chain and completion, and with the two ideas of appendix D."""
     asked = replace(design, batch_size=64, chain_length=(16.0, 16.0), completion_steps=10, parallel=True, warm=())
 
     def maker(d: Design) -> Callable[[pc.Engine], pc.Learner]:
-        return lambda engine: make_learner(d, session.train, engine, 0)
+        return lambda engine: make_learner(d, runner.train, engine, 0)
 
     def milliseconds(d: Design) -> float:
-        return timing.fast_update(maker(d), session.config.compile)[0]
+        return timing.fast_update(maker(d), runner.config.compile)[0]
 
-    times = timing.update_times(maker(asked), session.config.compile)
-    session.add("update_ms", times.fast, "lower", "batch 64, expected chain length 16, 10 completion steps")
-    session.add("update_ms_eager", times.eager, "lower", "the same in plain eager float32, same run")
-    session.add("update_ms_floor", times.floor, "lower", "arithmetic and bandwidth, counted and at measured rates")
+    times = timing.update_times(maker(asked), runner.config.compile)
+    runner.add("update_ms", times.fast, "lower", "batch 64, expected chain length 16, 10 completion steps")
+    runner.add("update_ms_eager", times.eager, "lower", "the same in plain eager float32, same run")
+    runner.add("update_ms_floor", times.floor, "lower", "arithmetic and bandwidth, counted and at measured rates")
     before = milliseconds(replace(asked, parallel=False))
-    session.add("update_ms_before", before, "lower", "completion before training instead of beside it")
+    runner.add("update_ms_before", before, "lower", "completion before training instead of in parallel")
     warm = milliseconds(replace(asked, completion_steps=2, warm=("s", "c", "y", "z"), mirrored=False, shifts=0))
-    session.add("update_ms_warm", warm, "lower", "2 completion steps instead of 10, with all that was completed cached")
+    runner.add("update_ms_warm", warm, "lower", "2 completion steps instead of 10, from cached values")
     own = milliseconds(design)
-    session.add("update_ms_own", own, "lower", f"batch {design.batch_size}, as this model was trained")
+    runner.add("update_ms_own", own, "lower", f"batch {design.batch_size}, the settings of this model")
     began = time.perf_counter()
-    tasks.portraits(model, session.attributes(30_000)).cpu()
-    session.add(
-        "minutes_30k_images", (time.perf_counter() - began) / 60, "lower", "100 sweeps, images back on the host"
-    )
+    tasks.portraits(model, runner.attributes(30_000)).cpu()
+    runner.add("minutes_30k_images", (time.perf_counter() - began) / 60, "lower", "100 sweeps, images back on the host")

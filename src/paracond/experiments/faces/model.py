@@ -28,12 +28,12 @@ import torch
 import paracond as pc
 from paracond.data import InputError
 from paracond.datasets.faces import LABELS, SIZE
-from paracond.experiments.faces.baselines import Moved
+from paracond.experiments.common.images import Moved
+from paracond.experiments.common.learning import adam, balanced, settle
 from paracond.experiments.faces.held_squares import AroundASquare
 from paracond.experiments.faces.init_rows import InitRows
 from paracond.experiments.faces.rows import FacesForm
 from paracond.experiments.faces.slow_rows import SlowRows
-from paracond.experiments.images.model import adam, balanced
 
 ATTRIBUTES = 40
 SQUARE = AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
@@ -216,10 +216,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         engine=engine,
         seed=seed,
     )
-    with model.eval_mode():
-        some = {name: value[:64] for name, value in learner.batch.state.items()}
-        engine.settle(lambda: [model(name, some).mean for name in model.names])
-    return learner
+    return settle(learner)
 
 
 def rate_of(design: Design, name: str) -> pc.schedules.Schedule:

@@ -14,26 +14,15 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from paracond.datasets.faces import LABELS
-from paracond.experiments.faces.tasks import Demixed, Reading, label_map
-from paracond.experiments.images.report import grid
+from paracond.experiments.common.pictures import COLOURS, coloured_labels, grid, label_map
+from paracond.experiments.faces.tasks import Demixed, Reading
 
 INCHES = 0.8
-#: Of the background and of the 18 labels in their order.
-COLOURS = (
-    *("#000000", "#f2c9a1", "#e07a3f", "#7f7fff", "#1fb6ff", "#0057d9", "#8a5a2b", "#5b3714", "#ffd75e", "#d9a400"),
-    *("#7a0019", "#ff4d6d", "#d6002f", "#4b2e83", "#2fd36b", "#ffffff", "#9aa0a6", "#c98b6b", "#2b8a3e"),
-)
 
 
 def coloured(masks: Tensor) -> Tensor:
     """Segmentations as images; where masks overlap, later ones lie over earlier ones."""
     return coloured_labels(label_map(masks.cpu()))
-
-
-def coloured_labels(labels: Tensor) -> Tensor:
-    """Labels `[n, height, width]` as images."""
-    palette = torch.tensor([[int(c[k : k + 2], 16) / 255 for k in (1, 3, 5)] for c in COLOURS])
-    return palette[labels].permute(0, 3, 1, 2)
 
 
 def pictures(rows: Sequence[tuple[str, Tensor]], legend: bool = False, title: str = "") -> Figure:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from paracond.data import State
 from paracond.experiments.faces.init_rows import InitRowBuffers, InitRows, count_rows
 from paracond.experiments.faces.slow_rows import SlowRows
 from paracond.model import JointModel
@@ -54,13 +52,14 @@ class FacesBatch(RunningBatch):
     def _renew_rows(self, all_rows: bool) -> None:
         self.init_rows.renew(self.source.pool, all_rows)
 
-    def targets(self) -> State:
-        return {name: self.init_rows.target(name) for name in self.state}
+    def target(self, name: str) -> Tensor:
+        return self.init_rows.target(name)
 
     def ignored(self, name: str) -> Tensor | None:
         redrawn, unlearned = super().ignored(name), self.init_rows.unlearned(name)
-        found = [each for each in (redrawn, unlearned) if each is not None]
-        return torch.stack(found).any(0) if len(found) == 2 else next(iter(found), None)
+        if redrawn is None or unlearned is None:
+            return unlearned if redrawn is None else redrawn
+        return redrawn | unlearned
 
     def held(self, name: str) -> Tensor | None:
         return self.init_rows.held(name)

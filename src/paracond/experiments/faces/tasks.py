@@ -27,9 +27,11 @@ import paracond as pc
 from paracond.composition import Pinned, Rule, Summing
 from paracond.data import State
 from paracond.datasets.faces import LABELS
+from paracond.experiments.common import images
+from paracond.experiments.common.pictures import label_map as label_map
 from paracond.guidance import SWEEPS, WEIGHT
 
-AT_ONCE = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
+MAX_ROWS = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
 PAIR = ("first", "second")
 HOLD = 10  # sweeps with the first mask, before it is redrawn
 GREY = (0.299, 0.587, 0.114)
@@ -45,18 +47,13 @@ def generate(
     model: pc.JointModel, attributes: Tensor, sweeps: int = 100, seed: int = 0, chunk: int | None = None
 ) -> State:
     """A draw of everything given attributes `[n, 40]`, on the model's device."""
-    chunk = chunk or AT_ONCE[model.device.type]
+    chunk = chunk or MAX_ROWS[model.device.type]
     return pc.sample(model, {"c": attributes}, sweeps=sweeps, seed=seed, chunk=chunk)
 
 
-@torch.no_grad()
 def shown(model: pc.JointModel, state: State) -> Tensor:
-    """The images of a state: the mean of p(x | rest), in [0, 1], where the state is."""
-    size, reads = AT_ONCE[model.device.type], model.reads("x")
-    with model.eval_mode():
-        parts = range(0, len(state["x"]), size)
-        means = [model("x", {k: state[k][i : i + size] for k in reads}).mean for i in parts]
-    return torch.cat(means).float().clamp(0, 1)
+    """The images of a state, a part of the rows at a time."""
+    return images.shown(model, state, MAX_ROWS[model.device.type])
 
 
 @torch.no_grad()
@@ -71,7 +68,7 @@ def portraits(
     model: pc.JointModel, attributes: Tensor, sweeps: int = 100, seed: int = 0, chunk: int | None = None
 ) -> Tensor:
     """Images `[n, 3, 64, 64]` alone, of any number of faces: nothing else is kept. Part k is drawn with seed + k."""
-    parts = attributes.split(chunk or AT_ONCE[model.device.type])
+    parts = attributes.split(chunk or MAX_ROWS[model.device.type])
     return torch.cat([shown(model, generate(model, part, sweeps, seed + k)) for k, part in enumerate(parts)])
 
 
@@ -82,7 +79,7 @@ def switched(
     without = attributes.clone()
     without[:, index] = 0
     drawn, where = generate(model, without, sweeps, seed), torch.arange(without.shape[1]) == index
-    options: dict = {"sweeps": min(sweeps, SWEEPS), "seed": seed, "chunk": AT_ONCE[model.device.type]}
+    options: dict = {"sweeps": min(sweeps, SWEEPS), "seed": seed, "chunk": MAX_ROWS[model.device.type]}
 
     def edited(value: float) -> State:
         change = pc.Observed(torch.full_like(without, value), where)
@@ -99,12 +96,6 @@ def masks(model: pc.JointModel, s: Tensor) -> Tensor:
     if isinstance(model.variables["s"], pc.Categorical):
         return s.unsqueeze(1) == torch.arange(1, len(LABELS) + 1, device=s.device).view(-1, 1, 1)
     return s > 0.5
-
-
-def label_map(masks: Tensor) -> Tensor:
-    """One label per pixel `[n, 64, 64]`, to be shown: where masks overlap, later ones lie over earlier ones."""
-    ranks = torch.arange(1, masks.shape[1] + 1, device=masks.device).view(-1, 1, 1)
-    return (masks.bool() * ranks).amax(1)
 
 
 # --- reading an image, whole or in part -------------------------------------------------------------------------
@@ -246,7 +237,7 @@ def _drawn(chance: Tensor, seed: int) -> Tensor:
 def _held(model: pc.JointModel, joint: pc.JointModel, given: dict[str, Tensor], seed: int) -> State:
     """States of the chain with the mask held, of all that is not given. Each image begins as if it were alone, and seen
     where the mask says so."""
-    chunk = AT_ONCE[joint.device.type]
+    chunk = MAX_ROWS[joint.device.type]
     init: State = {}
     for value, each in enumerate(PAIR):
         seen = (given["m"] == value).expand_as(given["x"])
@@ -355,7 +346,7 @@ def _ask(
     """Decisions, or means, of what is wanted, on the CPU, by `sweeps` after `warmup` more (as many if not said);
     `known` are masks of what is given in part."""
     known = known or {}
-    rows, size = len(next(iter(given.values()))), max(1, AT_ONCE[model.device.type] // chains)
+    rows, size = len(next(iter(given.values()))), max(1, MAX_ROWS[model.device.type] // chains)
     parts = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pc.NotMixedWarning)  # of many faces some have not; what is measured tells

@@ -21,11 +21,11 @@ import torch
 import paracond as pc
 from paracond.data import InputError
 from paracond.datasets.faces import LABELS
-from paracond.experiments.faces import tasks
+from paracond.experiments.common.milestones import train
+from paracond.experiments.common.pictures import label_map
 from paracond.experiments.faces.directions import TRIAL, progress
 from paracond.experiments.faces.model import Design, finished, make_learner
-from paracond.experiments.faces.session import Session
-from paracond.experiments.images.model import train
+from paracond.experiments.faces.runner import FacesRunner
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,20 @@ def check(names: tuple[str, ...]) -> None:
         raise InputError(f"no variant is called {unknown[0]!r}; there are {', '.join(PAIRS)}")
 
 
-def variants(session: Session, design: Design) -> dict[str, Callable[[], None]]:
+def variants(runner: FacesRunner, design: Design) -> dict[str, Callable[[], None]]:
     """The trainings of all pairs that were asked for, and what they show; a design that is in several pairs learns
     once."""
-    base = replace(design, updates=session.most(session.config.variant_updates, 20))
+    base = replace(design, updates=runner.count(runner.config.variant_updates, 20))
     parts: dict[str, Callable[[], None]] = {}
     known: dict[tuple[str, bool], str] = {}
-    for name in session.config.variants:
+    for name in runner.config.variants:
         keys = []
         for variant in PAIRS[name]:
             changed = replace(base, **dict(variant.changes))  # type: ignore[arg-type]
             key = known.setdefault((str(changed), variant.complete), key_of(changed, variant))
-            parts.setdefault(key, partial(learned, session, changed, variant))
+            parts.setdefault(key, partial(learned, runner, changed, variant))
             keys.append(key)
-        parts[f"variant_{name}_{base.updates}_{digest(str(keys))}"] = partial(report, session, name, keys, base.updates)
+        parts[f"variant_{name}_{base.updates}_{digest(str(keys))}"] = partial(report, runner, name, keys, base.updates)
     return parts
 
 
@@ -84,26 +84,26 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def learned(session: Session, design: Design, variant: Variant) -> None:
+def learned(runner: FacesRunner, design: Design, variant: Variant) -> None:
     """One training; its numbers go to the details."""
     key = key_of(design, variant)
-    own = replace(session, train=stored(session.train, design), test=stored(session.test, design))
+    own = replace(runner, train=stored(runner.train, design), test=stored(runner.test, design))
     rows = complete_rows(own.train)
     data = own.train[rows] if variant.complete else own.train
-    learner = make_learner(design, data, session.engine(), session.config.seed)
-    train(learner, design.updates, session.config.out / f"checkpoint_{key}", session, None)
-    session.details[key] = progress(own, finished(design, learner.averaged, data, session.config.seed))
-    print("  " + ", ".join(f"{k} {v:.4g}" for k, v in session.details[key].items()), flush=True)
+    learner = make_learner(design, data, runner.engine(), runner.config.seed)
+    train(learner, design.updates, runner.config.out / f"checkpoint_{key}", runner)
+    runner.details[key] = progress(own, finished(design, learner.averaged, data, runner.config.seed))
+    print("  " + ", ".join(f"{k} {v:.4g}" for k, v in runner.details[key].items()), flush=True)
 
 
-def report(session: Session, name: str, keys: list[str], updates: int) -> None:
+def report(runner: FacesRunner, name: str, keys: list[str], updates: int) -> None:
     first, second = (variant.name for variant in PAIRS[name])
-    one, other = (session.details[key] for key in keys)
+    one, other = (runner.details[key] for key in keys)
     for metric, value in one.items():
         gain = value - other[metric] if metric != "fid" else other[metric] - value
         of = f", FID of {TRIAL:,} images" if metric == "fid" else ""
         about = f"{first} against {second}, {updates:,} updates each{of}: {value:.4g} and {other[metric]:.4g}"
-        session.add(f"{name}_gain_{metric.removeprefix('attribute_')}", gain, "higher", about)
+        runner.add(f"{name}_gain_{metric.removeprefix('attribute_')}", gain, "higher", about)
 
 
 def complete_rows(data: pc.Data) -> torch.Tensor:
@@ -118,5 +118,5 @@ def stored(data: pc.Data, design: Design) -> pc.Data:
     if masks == (design.segmentation == "masks"):
         return data
     ranks = torch.arange(1, len(LABELS) + 1).view(1, -1, 1, 1)
-    other = tasks.label_map(s) if masks else (s.unsqueeze(1) == ranks).to(torch.uint8)
+    other = label_map(s) if masks else (s.unsqueeze(1) == ranks).to(torch.uint8)
     return pc.Data({**data.state, "s": other}, {**data.mask, "s": known})

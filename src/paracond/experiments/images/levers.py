@@ -1,30 +1,29 @@
-"""Which levers matter for a model of images: one design, changed in one way at a time, each trained equally long.
+"""Ablations of the image models: train one design with one change at a time, all for the same number of updates.
 
-Every variant is measured in full (see `images`): reconstructions bound generation, the chain from data adds drift, the
-chains from the start and from random values add mixing; bits and active coordinates tell a collapse.
+Each model gets the measures of `images.model.quality`, its accuracy, and the bits and number of active latents, which
+show a collapse.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import paracond as pc
 from paracond.data import InputError, at_least
-from paracond.experiments.common.results import ExperimentConfig, Outcome, plain
-from paracond.experiments.images import experiment as images_experiment
-from paracond.experiments.images import report as pictures
-from paracond.experiments.images.experiment import TRIAL, Session
-from paracond.experiments.images.model import Config as ImagesConfig
-from paracond.experiments.images.model import Design, bits, make_learner, quality, shown, small, test_accuracy, usage
+from paracond.experiments.common.config import ResumableConfig
+from paracond.experiments.common.images import shown
+from paracond.experiments.common.pictures import grid
+from paracond.experiments.common.results import Outcome
+from paracond.experiments.images.experiment import TRIAL, ImageRunner, open_runner
+from paracond.experiments.images.model import Design, bits, make_learner, quality, small, test_accuracy, usage
 from paracond.experiments.images.presets import EXPERIMENTS
 
 CHANGES: dict[str, dict] = {
     "base": {},
-    "noise_levels": {"noise": (0.1, 0.2, 0.4, 0.8)},
-    "two_noise_levels": {"noise": (0.2, 0.8), "clean": 0.75},
     "flat_64": {"latents": 64, "maps": 0},
     "flat_256": {"latents": 256, "maps": 0},
     "maps_4": {"latents": 0, "maps": 4},
@@ -56,8 +55,8 @@ CHANGES: dict[str, dict] = {
 
 
 @dataclass(frozen=True)
-class Config(ExperimentConfig):
-    """Which levers matter for a model of images: one change at a time."""
+class Config(ResumableConfig):
+    """Ablations of the image models: one change at a time."""
 
     out: Path = Path("runs/levers")
     dataset: Literal["mnist", "fashion"] = "fashion"
@@ -65,7 +64,7 @@ class Config(ExperimentConfig):
     """folder with the IDX files"""
     updates: int = 20_000
     only: tuple[str, ...] = tuple(CHANGES)
-    """which changes"""
+    """names of the changes"""
     compile: bool = False
 
 
@@ -76,39 +75,30 @@ def main(config: Config) -> Outcome:
     unknown = [name for name in config.only if name not in CHANGES]
     if unknown:
         raise InputError(f"no lever is called {unknown[0]!r}; there are {', '.join(CHANGES)}")
-    began = time.perf_counter()
     experiment = EXPERIMENTS[config.dataset]
-    common = ImagesConfig(out=config.out, device=config.device, seed=config.seed, quick=config.quick, data=config.data)
     base = replace(experiment.presets["best"], updates=config.updates)
-    session = images_experiment.open_session(experiment, replace(common, compile=config.compile), base)
-    for name in config.only:
-        try_out(session, name, replace(base, **CHANGES[name]))
-        outcome = Outcome("levers", session.metrics, time.perf_counter() - began, plain(config), session.device)
-        outcome.write(config.out)  # each time: a run that is stopped has measured the levers before
-    about = f"{config.dataset}, {config.updates} updates each, changed in one way at a time from {base}"
-    pictures.page("Which levers matter", about, outcome, session.figures).write(config.out)
-    return outcome
+    about = f"{config.dataset}, {config.updates} updates each, with one change at a time from {base}"
+    runner = open_runner(experiment, config, base, "levers", "Which levers matter", about)
+    parts = {name: partial(try_out, runner, name, replace(base, **CHANGES[name])) for name in config.only}
+    return runner.run(parts, timed=True)
 
 
-def try_out(session: Session, name: str, design: Design) -> None:
-    design = small(design) if session.config.quick else design
-    learner = make_learner(design, session.train, session.engine(), session.config.seed)
+def try_out(runner: ImageRunner, name: str, design: Design) -> None:
+    """Train one design and measure it."""
+    design = small(design) if runner.config.quick else design
+    learner = make_learner(design, runner.train, runner.engine(), runner.config.seed)
     began = time.perf_counter()
     model = learner.fit(design.updates)
     learner.engine.synchronise()
-    found = {"seconds": time.perf_counter() - began, "accuracy": test_accuracy(model, session.test)}
-    latents = usage(model, session.test)
-    found |= {"bits": bits(latents), "active": float(sum(u.count for u in latents.values()))}
-    if session.fid is not None:
-        found |= quality(model, session.train, session.fid, TRIAL)
-    for metric, value in found.items():
+    numbers = {"seconds": time.perf_counter() - began, "accuracy": test_accuracy(model, runner.test)}
+    latents = usage(model, runner.test)
+    numbers |= {"bits": bits(latents), "active": float(sum(u.count for u in latents.values()))}
+    if runner.fid is not None:
+        numbers |= quality(model, runner.train, runner.fid, TRIAL)
+    for metric, value in numbers.items():
         better = "higher" if metric in ("accuracy", "bits", "active") else "lower"
-        session.add(f"{name}_{metric}", value, better)
-    print(f"  {name}: " + ", ".join(f"{metric} {value:.5g}" for metric, value in found.items()), flush=True)
-    _show(session, name, model)
-
-
-def _show(session: Session, name: str, model: pc.JointModel) -> None:
-    classes = session.train.state["c"][:20].to(session.device)
-    drawn = pc.sample(model, {"c": classes}, sweeps=5 if session.config.quick else 100)
-    session.show(name, "Means after 100 sweeps.", pictures.grid([shown(model, drawn).cpu()]))
+        runner.add(f"{name}_{metric}", value, better)
+    print(f"  {name}: " + ", ".join(f"{metric} {value:.5g}" for metric, value in numbers.items()), flush=True)
+    classes = runner.train.state["c"][:20].to(runner.device)
+    drawn = pc.sample(model, {"c": classes}, sweeps=runner.count(100, 5))
+    runner.show(name, "Means after 100 sweeps.", grid([shown(model, drawn).cpu()]))

@@ -1,44 +1,38 @@
-"""Images, classes and latents (section 5.3): one model of p(x, c, z), asked in every direction.
+"""Models of images, classes and latents (section 5.3): p(x, c, z), and the questions that the experiments ask.
 
-Groups: x, an image; c, its class; z, flat binary latents; y, binary latents that keep their place in the image (a map
-of a quarter of its resolution). The `paper` preset has x, c and z with eq:mnist's networks. The `best` preset has
+Groups: x, an image; c, its class; z, flat binary latents; y, a map of binary latents with a quarter of the image's
+resolution. The preset `paper` has x, c and z with the networks of eq:mnist. The preset `best` differs:
 
-- y instead of z for grey images: detail is local, and flat codes are slow to learn it; reconstructions bound what can
-  be generated;
-- a start for x given c (`networks.starts`), fitted where nothing is missing: the more the latents say, the longer a
-  chain from random ones is caught far from the data. Chains that grow longer while the model learns help too;
-- a class network that reads the image alone (z, drawn with the true class in hand, would whisper it), also moved;
-- residual networks.
+- Grey images have y instead of z. Flat codes learn local detail slowly, and reconstructions bound generation.
+- x has an initializer given c, fitted where no pixel is missing, so that chains start near the data.
+- Chains may grow longer while the model learns.
+- The class network reads the image alone, because z, drawn given the true class, would reveal it.
+- Networks are residual.
 
-What is measured of a model, always: reconstructions (z drawn for real images, decoded), the chain from data after 10
-and 100 sweeps, from the start after 100 and 400, and from random values after 100. A generated image is, as in the
-paper, the mean of p(x | c, z) at the last z (thresholded at one half where pixels are binary).
+`quality` measures reconstructions (codes of real images, decoded) and chains of several lengths that start at data, at
+the initializer and at random values. As in the paper, a generated image is the mean of p(x | c, z) at the last z,
+thresholded at one half where pixels are binary. research/images.md has the trials.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 import paracond as pc
-from paracond.chain import max_rows
-from paracond.data import State, take
+from paracond.data import State
 from paracond.diagnostics import LatentUsage, latent_usage
-from paracond.experiments.common.results import PresetConfig
+from paracond.experiments.common.config import PresetConfig
+from paracond.experiments.common.images import shown
+from paracond.experiments.common.learning import adam, balanced, settle
 from paracond.metrics.fid import FID, accuracy
-from paracond.serialization import replace_file
-from paracond.training import checkpoints
 from paracond.training.augment import Shifts
-from paracond.training.trainer import Trainer
 
 TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
 SHAPE = (1, 28, 28)
@@ -46,18 +40,18 @@ SHAPE = (1, 28, 28)
 
 @dataclass(frozen=True)
 class Design:
-    """What a preset fixes: the groups, their networks, and how they learn."""
+    """The choices of a preset: groups, networks and training."""
 
     latents: int = 64
     maps: int = 0
-    """channels of y, which is a quarter of the image in height and width"""
+    """channels of y"""
     kind: str = "residual"
     width: int = 64
     width_class: int = 64
     blocks: int = 1
     class_reads_latents: bool = False
     chain_length: tuple[float, float] = (4.0, 4.0)
-    """at the start and at the end of training"""
+    """at the first and at the last update"""
     completion_steps: int = 1
     batch_size: int = 512
     learning_rate: float = 1e-3
@@ -65,39 +59,35 @@ class Design:
     average: float = 0.999
     updates: int = 60_000
     shifts: int = 0
-    """pixels by which half of the training images are moved, each way"""
+    """half of the training images move by up to this many pixels each way"""
     jitter: int = 0
-    """pixels by which the class network sees its images moved while it learns"""
+    """the images that train the class network move by up to this many pixels each way"""
     mirrored: bool = False
-    """whether it also sees them mirrored"""
+    """half of the images that train the class network are mirrored"""
     init: int = 64
-    """directions of the initializer of x given c (0: chains begin at random values)"""
+    """directions of the initializer of x given c (0: chains start at random values)"""
     labelled_share: float = 0.25
-    """where labels are missing, labelled examples are repeated until they make up this share"""
+    """if labels are missing, repeat labelled examples until they make up this share"""
 
 
 @dataclass(frozen=True)
 class Config(PresetConfig):
-    """What the recipes for images have in common."""
+    """Settings of the experiments on MNIST and Fashion-MNIST."""
 
     out: Path = Path("runs/images")
     data: Path | None = None
-    """folder with the IDX files (if not given: $PARACOND_DATA, the system's, a download)"""
+    """folder with the IDX files (default: $PARACOND_DATA, a system folder, or a download)"""
     generated: int = 60_000
-    """images for the FID"""
+    """number of images for the FID"""
     extras: bool = True
-    """also learn from few labels, and MNIST from images with missing pixels"""
-
-
-class Unfinished(Exception):
-    """The time box ended before the training did."""
+    """also train with few labels, and on MNIST with missing pixels"""
 
 
 # --- model and learner ------------------------------------------------------------------------------------------
 
 
 def variables_of(design: Design, binary: bool) -> dict[str, pc.Family]:
-    """The groups of the model, without its context."""
+    """The groups of the model, without context."""
     groups: dict[str, pc.Family] = {"x": pc.Binary(SHAPE) if binary else pc.Real(SHAPE, scale="learned")}
     groups["c"] = pc.Categorical(10)
     if design.latents:
@@ -135,7 +125,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
     binary = bool(((data.state["x"] == 0) | (data.state["x"] == 1)).all())
     model = make_model(design, binary).to(engine.device)
     if len(data) > design.init > 0 and all(bool(mask.all()) for mask in data.mask.values()):
-        pc.initializers.fit(model, data, seed)  # where something is missing, it learns from what is completed
+        pc.initializers.fit(model, data, seed)  # otherwise it learns from completed examples
     learner = pc.Learner(
         model,
         balanced(data, design.labelled_share),
@@ -149,132 +139,19 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         engine=engine,
         seed=seed,
     )
-    with model.eval_mode():
-        some = {name: value[:64] for name, value in learner.batch.state.items()}
-        engine.settle(lambda: [model(name, some).mean for name in model.names])
-    return learner
+    return settle(learner)
 
 
-def adam(name: str, parameters, decay: float = 0.0) -> torch.optim.Optimizer:
-    # A shorter memory of squared gradients: the states that a conditional learns from move while it learns.
-    return torch.optim.AdamW(parameters, betas=(0.9, 0.99), weight_decay=decay, fused=True)
-
-
-def balanced(data: pc.Data, share: float, name: str = "c") -> pc.Data:
-    """The data, with examples of which `name` is known repeated until they make up `share` of it."""
-    known, rows = data.mask[name].reshape(len(data), -1).all(1).nonzero().squeeze(1), len(data)
-    if not 0 < len(known) < share * rows:
-        return data
-    wanted = round(share / (1 - share) * (rows - len(known)))
-    extra = known.repeat(-(-wanted // len(known)))[: wanted - len(known)]
-    return data[torch.cat([torch.arange(rows), extra])]
-
-
-# --- training ---------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Milestones:
-    """Measures a model while it learns, at growing times of training, with the training's clock stopped.
-
-    What was found and the time are kept in the file `path`, for a training that goes on in another time box.
-    """
-
-    measure: Callable[[pc.JointModel], dict[str, float]]
-    path: Path
-    seconds: tuple[float, ...] = (15, 20, 25, 30, 45, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800)
-    found: list[dict[str, float]] = field(default_factory=list)
-    trained: float = 0.0
-
-    def start(self, resume: bool) -> None:
-        if resume and self.path.is_file():
-            kept = json.loads(self.path.read_text())
-            self.found, self.trained = kept["found"], kept["trained"]
-        self.began = self.kept = time.perf_counter()
-
-    def __call__(self, learner: Trainer) -> None:
-        if learner.step_count % 20:
-            return
-        now = time.perf_counter()
-        last = self.found[-1]["seconds"] if self.found else 0.0
-        due = next((t for t in self.seconds if t > last), math.inf)
-        if self.trained + now - self.began >= due:
-            self.take(learner)
-        elif now - self.kept > 30:  # as a crash would lose it
-            self.pause(learner)
-
-    def take(self, learner: Trainer) -> None:
-        self.pause(learner)
-        losses = {f"loss_{name}": float(loss) for name, loss in learner.losses.items()}
-        numbers = {"seconds": self.trained, "updates": learner.step_count, **self.measure(learner.averaged)}
-        self.found.append(numbers | losses)
-        print("  " + ", ".join(f"{name} {value:.5g}" for name, value in self.found[-1].items()), flush=True)
-        self.began = time.perf_counter()
-        self._write()
-
-    def pause(self, learner: Trainer) -> None:
-        """Stop the clock, and keep what there is."""
-        learner.engine.synchronise()
-        now = time.perf_counter()
-        self.trained, self.began = self.trained + now - self.began, now
-        self._write()
-
-    def _write(self) -> None:
-        self.kept = time.perf_counter()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self.path, json.dumps({"found": self.found, "trained": self.trained}).encode())
-
-
-class Boxed(Protocol):
-    """Settings of a training that comes in time boxes."""
-
-    @property
-    def resume(self) -> bool: ...
-
-    @property
-    def minutes(self) -> float | None: ...
-
-
-def train(learner: Trainer, updates: int, folder: Path, config: Boxed, milestones: Milestones | None) -> None:
-    """Learn, with checkpoints; raises `Unfinished` at the end of the time box."""
-
-    learned = False
-
-    def look(info) -> None:
-        nonlocal learned
-        learned = True
-        if milestones is not None:
-            milestones(learner)
-
-    try:
-        done = checkpoints.fit(learner, updates, folder, resume=config.resume, minutes=config.minutes, on_step=look)
-    finally:
-        learner.engine.synchronise()
-        if milestones is not None and learned:  # a run that was refused, or done before, leaves them as they were
-            milestones.pause(learner)
-    if not done:
-        raise Unfinished(f"stopped at update {learner.step_count} of {updates}; continue with --resume")
-
-
-# --- asking -----------------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def shown(model: pc.JointModel, state: State) -> Tensor:
-    """The picture of a state: the mean of p(x | rest), thresholded where pixels are binary."""
-    rows = max_rows(model, 16_384)
-    means = [model("x", take(state, slice(i, i + rows))).mean for i in range(0, len(state["x"]), rows)]
-    mean = torch.cat(means).float()
-    return (mean > 0.5).float() if isinstance(model.variables["x"], pc.Binary) else mean.clamp(0, 1)
+# --- questions -----------------------------------------------------------------------------------------------------
 
 
 def generate(model: pc.JointModel, classes: Tensor, sweeps: int = 100, seed: int = 0, **options) -> State:
-    """Draws of everything given the class."""
+    """Draw all groups given the class."""
     return pc.sample(model, {"c": classes}, sweeps=sweeps, seed=seed, **options)
 
 
 def classify(model: pc.JointModel, images: Tensor, seed: int = 0) -> Tensor:
-    """Maximum marginal over the latents: arg max_c sum_z p(c, z | x), averaging p(c | x, z) along the chain."""
+    """arg max_c sum_z p(c, z | x), by averaging p(c | x, z) along the chain."""
     parts = [
         pc.query(model, {"x": part}, ["c"], chains=1, stop=pc.Sweeps(20, 5), seed=seed) for part in images.split(10_000)
     ]
@@ -285,13 +162,15 @@ def from_top_half(model: pc.JointModel, images: Tensor, sweeps: int = 50, seed: 
     """Class and image from the top half."""
     given = {"x": pc.Observed(images, TOP)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pc.NotMixedWarning)  # of many images some have not; the accuracy tells
+        warnings.simplefilter("ignore", pc.NotMixedWarning)  # some of many images; the accuracy shows it
         return pc.query(model, given, ["c", "x"], chains=4, stop=pc.Sweeps(sweeps), seed=seed)
 
 
 def quality(model: pc.JointModel, data: pc.Data, fid: FID, count: int, seed: int = 0) -> dict[str, float]:
-    """FIDs of `count` images with the classes of the data: how good reconstructions are bounds the rest; drift from the
-    data, and mixing from elsewhere, add to it. And the mean square error of reconstructions."""
+    """FIDs of `count` images with the classes of the data, and the mean square error of reconstructions.
+
+    Reconstructions bound the other FIDs. Chains that start at data add drift, other chains add slow mixing.
+    """
     rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:count]
     real = {name: value[rows].to(model.device) for name, value in data.state.items()}
     coded, classes = pc.sample(model, real, sweeps=1, seed=seed), real["c"]
@@ -303,9 +182,9 @@ def quality(model: pc.JointModel, data: pc.Data, fid: FID, count: int, seed: int
         "from_start_400": lambda: generate(model, classes, 400, seed),
         "from_random_100": lambda: generate(model, classes, 100, seed, init="random"),
     }
-    found = {f"fid_{name}": score(fid, shown(model, make())) for name, make in states.items()}
+    values = {f"fid_{name}": score(fid, shown(model, make())) for name, make in states.items()}
     error = (model("x", coded).mean - real["x"]).square().mean()
-    return found | {"mean_square_error": float(error.detach())}
+    return values | {"mean_square_error": float(error.detach())}
 
 
 def score(fid: FID, images: Tensor) -> float:
@@ -317,9 +196,9 @@ def usage(model: pc.JointModel, data: pc.Data, rows: int = 2000) -> dict[str, La
     return {name: latent_usage(model, part, name) for name in model.names if name not in ("x", "c")}
 
 
-def bits(found: Mapping[str, LatentUsage]) -> float:
-    """What all latents say of an image, in bits."""
-    return sum(float(u.information.sum()) for u in found.values()) / math.log(2)
+def bits(latents: Mapping[str, LatentUsage]) -> float:
+    """Information of all latents about an image, in bits."""
+    return sum(float(u.information.sum()) for u in latents.values()) / math.log(2)
 
 
 def test_accuracy(model: pc.JointModel, test: pc.Data) -> float:
@@ -327,6 +206,6 @@ def test_accuracy(model: pc.JointModel, test: pc.Data) -> float:
 
 
 def small(design: Design) -> Design:
-    """A design that learns nothing worth having, in seconds."""
+    """A tiny version for smoke tests."""
     tiny = replace(design, width=8, width_class=8, batch_size=64, updates=30)
     return replace(tiny, latents=min(design.latents, 16), maps=min(design.maps, 2))
