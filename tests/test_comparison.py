@@ -522,7 +522,7 @@ def test_settings_of_a_run_are_those_that_its_method_has(folder, unverified):
     session = compare_setup.load_setup(config, "fashion")
     own = {"vae": {"estimator"}, "symmetric": {"completed_by"}, "ours": {"completed_by", "chain_length"}}
     for method, names in {**own, "vamp": {"estimator", "pseudo"}}.items():
-        settings = compare_setup.settings_of(session, Run("fashion", method, 4))
+        settings = session.settings(Run("fashion", method, 4))
         assert set(settings) & {"estimator", "completed_by", "chain_length", "pseudo"} == names
         assert {"latent", "scale", "updates", "batch_size", "generated", "extras"} <= set(settings)
         assert settings.get("estimator", "gumbel") == "gumbel"

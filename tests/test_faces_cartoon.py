@@ -38,7 +38,7 @@ def test_a_field_is_the_posterior_of_weighted_pixels():
     """Bayesian linear regression, written out: one row of the design for each colour of each pixel."""
     labels = label_maps(30, 0)
     found = cartoon.Cartoon.fit(coloured(labels, 1), labels)
-    x, regions = cartoon._pixels(coloured(labels[:1], 2)), cartoon._seen(labels[:1])
+    x, regions = cartoon._pixels(coloured(labels[:1], 2)), cartoon._region_of(labels[:1])
     weight = torch.rand(1, 4096, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     scores, _ = found._fit(x, regions, weight, found.noise.unsqueeze(0))
     b, k = cartoon.places(), int(cartoon.REGION[SKIN])

@@ -211,7 +211,7 @@ def test_neighbours_fill_from_the_visible_parts_inwards():
     middle = torch.ones(1, 1, 3, 3, dtype=torch.bool)
     middle[..., 1, 1] = False
     assert baselines.neighbours_filled(cross, middle)[0, 0, 1, 1] == 4.5  # the mean of all eight
-    with pytest.raises(pc.InputError, match="nothing is visible"):
+    with pytest.raises(pc.InputError, match="visible has an image without a visible pixel"):
         baselines.neighbours_filled(image, torch.zeros_like(visible))
     first, second = torch.full((1, 3, 64, 64), 0.2), torch.full((1, 3, 64, 64), 0.7)
     mixed, m = tasks.mix(first, second)

@@ -46,7 +46,6 @@ class Config:
 def main(config: Config) -> str:
     from paracond.experiments.common.milestones import train
     from paracond.experiments.common.runner import Unfinished
-    from paracond.experiments.images.model import make_learner
 
     experiment, device = EXPERIMENTS[config.dataset].load().EXPERIMENT, choose_device(config.device)
     data = experiment.load("train", folder=config.data)
@@ -59,7 +58,7 @@ def main(config: Config) -> str:
         at_least({"--updates": (config.updates, 1)})
         design = replace(design, updates=config.updates)
     engine = pc.Engine(device, compile=config.compile and device == "cuda")
-    learner = make_learner(design, data, engine, config.seed)
+    learner = experiment.make_learner(design, data, engine, config.seed)
     try:
         train(learner, design.updates, config.folder / "checkpoint", config)
     except (Unfinished, KeyboardInterrupt):  # --resume continues; the model can be used already

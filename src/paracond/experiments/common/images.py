@@ -28,33 +28,30 @@ def make_fid(device: str) -> FID:
 
 
 class Moved:
-    """Images, and segmentations if there are any, a `share` of them moved by up to `pixels` and half of all mirrored.
-    What comes in is black background; in a mirror, the left eye is the right one. The group `flag`, if there is one,
-    says which were moved: a model that reads it keeps those that were not in their place."""
+    """Moves and mirrors images x and segmentations s, for `augment`.
+
+    A `share` of the rows moves by up to `pixels`; half of all rows are mirrored, with left and right parts exchanged.
+    The border is black background. flag: a context group that is 1 in moved rows.
+    """
 
     moves = ("x", "s")
 
     def __init__(
-        self,
-        pixels: int,
-        mirrored: bool,
-        device: torch.device | str,
-        share: float = 1.0,
-        flag: str | None = None,
+        self, pixels: int, mirrored: bool, device: torch.device | str, share: float = 1.0, flag: str | None = None
     ):
         self.pixels, self.mirrored, self.share, self.flag = pixels, mirrored, share, flag
         names = [name.replace("l_", "r_", 1) if name[:2] == "l_" else name.replace("r_", "l_", 1) for name in LABELS]
         swapped = [LABELS.index(new if new in LABELS else old) for new, old in zip(names, LABELS, strict=True)]
-        self.masks = torch.tensor(swapped, device=device)  # here, as nothing can be copied from the host later
+        self.masks = torch.tensor(swapped, device=device)  # now: recorded programs cannot copy from the host
         self.labels = torch.tensor([0, *(k + 1 for k in swapped)], device=device)
 
     def __call__(self, state: State, generator: torch.Generator) -> State:
         x, s = state["x"], state.get("s")
         chance = torch.rand(4, len(x), generator=generator, device=x.device)
         moved, chance = chance[3] < self.share, chance[:3]
-        chance[:2] = torch.where(moved, chance[:2], 0.5)  # the middle: neither here nor there
-        said = {} if self.flag is None else {self.flag: moved.long()}
-        return {**state, **said, **self._moved(x, s, chance)}
+        chance[:2] = torch.where(moved, chance[:2], 0.5)  # the middle: no move
+        flags = {} if self.flag is None else {self.flag: moved.long()}
+        return {**state, **flags, **self._moved(x, s, chance)}
 
     def _moved(self, x: Tensor, s: Tensor | None, chance: Tensor) -> State:
         if s is None:

@@ -1,7 +1,4 @@
-"""Independent jobs side by side, one CPU thread each.
-
-Small networks run hardly faster on two threads than on one, so two cores are best used by two jobs.
-"""
+"""Independent jobs in parallel processes, one CPU thread each: small networks gain little from more threads."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ T = TypeVar("T")
 
 
 def run_side_by_side(jobs: Sequence[Callable[[], T]], device: str, title: str) -> list[T]:
-    """The results of all jobs, in order. On an accelerator they run one after the other, in this process."""
+    """The results of all jobs, in order. On an accelerator they run one after the other in this process."""
     workers = min(len(jobs), os.cpu_count() or 1)
     if device != "cpu" or workers == 1:
         return [job() for job in jobs]
@@ -31,6 +28,6 @@ def run_side_by_side(jobs: Sequence[Callable[[], T]], device: str, title: str) -
 
 
 def _become_worker() -> None:
-    """One thread, and no progress bar: several processes would draw over each other."""
+    """Use one thread and no progress bar, since bars of several processes would overlap."""
     torch.set_num_threads(1)
     progress.quiet = True

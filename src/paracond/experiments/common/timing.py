@@ -1,11 +1,10 @@
-"""How long an update takes, and how short it could be.
+"""Time of an update, and a lower bound for it.
 
 The floor of an update is the larger of two times: its floating-point operations at the rate of a large bfloat16 matrix
-product, and the bytes it must move at the rate of a large copy, both measured on the same device in the same run.
-Operations are counted by torch. Bytes, at least: every convolution and linear layer reads its input and writes its
-output, once forward; backward it reads the output's gradient twice and its input once, and writes the input's gradient
-(bfloat16); all else could be fused into these. Every parameter is read and written with its gradient, two moments and
-its moving average (float32).
+product, and its bytes at the rate of a large copy, both measured on the same device in the same run. torch counts the
+operations. Bytes: every convolution and linear layer reads its input and writes its output once forward; backward it
+reads the output's gradient twice and its input once, and writes the input's gradient (bfloat16). Every parameter is
+read and written with its gradient, two moments and its moving average (float32). All else could be fused.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import paracond as pc
 from paracond.data import State
+from paracond.experiments.common.runner import Runner
 
 LAYERS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 BYTES_PER_PARAMETER = 4 * (2 + 2 + 4 + 2)  # itself, its gradient, two moments, its average: read and written
@@ -27,7 +27,7 @@ BYTES_PER_PARAMETER = 4 * (2 + 2 + 4 + 2)  # itself, its gradient, two moments, 
 
 @dataclass(frozen=True)
 class Work:
-    """Of one update, on average over the groups."""
+    """Operations and bytes of one update, averaged over the groups."""
 
     operations: float
     bytes: float
@@ -59,7 +59,7 @@ def _count(model: pc.JointModel, name: str, state: State) -> Work:
 
 
 def milliseconds(work: Callable[[], object], repeats: int) -> float:
-    """Mean time of a call on CUDA, by events, after a warm-up of a tenth."""
+    """Mean time of a call on CUDA, by events, after a warm-up of a tenth of the repeats."""
     for _ in range(max(3, repeats // 10)):
         work()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -83,7 +83,7 @@ def rates() -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class UpdateTime:
-    """Milliseconds per update, all that belongs to it included (completion and replacement too)."""
+    """Milliseconds per update, including completion and replacement of rows."""
 
     fast: float
     eager: float
@@ -111,3 +111,10 @@ def update_times(make: Callable[[pc.Engine], pc.Learner], compile: bool) -> Upda
     operations, moved = rates()
     floor = 1e3 * max(work.operations / operations, work.bytes / moved)
     return UpdateTime(fast_ms, eager_ms, floor, set_up)
+
+
+def add_times(runner: Runner, times: UpdateTime, about: str) -> None:
+    """Add the metrics of update times."""
+    runner.add("update_ms", times.fast, "lower", about)
+    runner.add("update_ms_eager", times.eager, "lower", "the same in plain eager float32, same run")
+    runner.add("update_ms_floor", times.floor, "lower", "arithmetic and bandwidth, counted and at measured rates")

@@ -115,9 +115,8 @@ def measure_floors(setup: Setup) -> list[Metric]:
     few = len(images) < setup.config.generated
     about += "; fewer images than generated ones, so the FID has more bias" if few else ""
     found = [Metric(f"{name}_floor", setup.fid.score(images).value, "lower", about=about)]
-    found.append(
-        Metric(f"{name}_half_majority", measures.majority(pictures), "higher", about="the most frequent class")
-    )
+    value = measures.majority(pictures)
+    found.append(Metric(f"{name}_half_majority", value, "higher", about="the most frequent class"))
     if isinstance(scale, (int, float)):
         real = examples(setup, setup.config.generated, setup.config.seed).state
         means = real["x"].to(setup.device)

@@ -1,8 +1,8 @@
 """The comparison of section 5.5: VAE, symmetric equilibrium learning and ours, on the same conditionals.
 
 Each training is a run, named by data set, method and seed (and chain length, for the trade-off between fit and
-consistency). Its measures go to OUT/DATASET/RUN/found.json, beside its pictures; runs of the first seed save their
-model too. The table and the report are made from these files. Several commands with other --methods or --only may share
+consistency). Its measures go to OUT/DATASET/RUN/found.json, its pictures next to that; the first seed also saves
+its model. The table and the report are made from these files. Several commands with other --methods or --only may share
 OUT; a last command with --resume and all methods then makes the report. (On a shared device, seconds include waits.)
 
 Designs were chosen with the seeds 0 to 3 (research/comparison.md), so the first seed here is 4.
@@ -28,19 +28,7 @@ from paracond.experiments.common.runner import Runner
 from paracond.experiments.comparison import measures, report
 from paracond.experiments.comparison.evaluation import evaluate, measure_floors
 from paracond.experiments.comparison.model import make_learner, steps_of, steps_per_update
-from paracond.experiments.comparison.setup import (
-    Config,
-    Setup,
-    check,
-    check_saved,
-    design_of,
-    folder_of,
-    load_setup,
-    reduced,
-    runs_of,
-    sets_of,
-    settings_of,
-)
+from paracond.experiments.comparison.setup import Config, Setup, check, load_setup, reduced, sets_of
 from paracond.experiments.comparison.table import Run, summary
 from paracond.serialization import replace_file
 from paracond.training import checkpoints
@@ -67,7 +55,7 @@ class ComparisonRunner(Runner):
 
     def recall(self, name: str) -> bool:
         setup, run = self.runs[name]
-        path = folder_of(setup, run) / "found.json"
+        path = setup.folder(run) / "found.json"
         if path.is_file():
             self.numbers[run] = json.loads(path.read_text())
         return path.is_file()
@@ -92,9 +80,9 @@ def main(config: Config) -> Outcome:
     check(config)
     config = reduced(config)
     setups = [load_setup(config, name) for name in sets_of(config)]
-    runs = {f"{run.dataset} {run.name}": (setup, run) for setup in setups for run in runs_of(setup)}
+    runs = {f"{run.dataset} {run.name}": (setup, run) for setup in setups for run in setup.runs()}
     for setup, run in runs.values():
-        check_saved(setup, run)
+        setup.check_saved(run)
     runner = ComparisonRunner(
         name="compare",
         title=report.TITLE,
@@ -146,7 +134,7 @@ def floors_of(setup: Setup) -> list[Metric]:
 def train_and_measure(setup: Setup, run: Run, box: TimeBox) -> dict:
     """Train a run, measure it, and save its measures and pictures."""
     print(f"{run.dataset} {run.name}", flush=True)
-    folder, settings = folder_of(setup, run), settings_of(setup, run)
+    folder, settings = setup.folder(run), setup.settings(run)
     model, milestones = trained(setup, run, folder, box)
     numbers, pictures = evaluate(setup, run, model)
     curve = per_conditional(milestones.points, run)
@@ -169,7 +157,7 @@ def per_conditional(curve: list[dict], run: Run) -> list[dict]:
 
 
 def trained(setup: Setup, run: Run, folder: Path, box: TimeBox) -> tuple[pc.JointModel, Milestones]:
-    config, design = setup.config, design_of(setup, run)
+    config, design = setup.config, setup.design_of(run)
 
     def measure(model: pc.JointModel) -> dict[str, float]:
         c = measures.conditions_of(setup.pictures, TRIAL, run.seed).to(setup.device)
@@ -183,9 +171,9 @@ def trained(setup: Setup, run: Run, folder: Path, box: TimeBox) -> tuple[pc.Join
     learner = make_learner(design, setup.pictures, run.method, engine, run.seed)
     learner.engine.synchronise()
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / "settings.json", (json.dumps(settings_of(setup, run), indent=1) + "\n").encode())
+    replace_file(folder / "settings.json", (json.dumps(setup.settings(run), indent=1) + "\n").encode())
     moments = MOMENTS if setup.extras(run) and not config.quick else ()
-    begun = checkpoints.exists(folder / "checkpoint")
-    milestones = Milestones(measure, folder / "milestones.json", moments, begun)  # the clock starts after the set-up
+    resumed = checkpoints.exists(folder / "checkpoint")
+    milestones = Milestones(measure, folder / "milestones.json", moments, resumed)  # the clock starts after the set-up
     train(learner, steps_of(design, run.method), folder / "checkpoint", box, milestones)
     return learner.averaged, milestones

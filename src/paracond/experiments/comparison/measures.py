@@ -1,46 +1,35 @@
-"""What is measured of p(x, z | c), whichever way it was learned.
+"""Measures of a model p(x, z | c), for any method of learning.
 
-Two ways to generate. By a random code: z ~ p(z), the prior (ours has none). By the limit of the chain that
-alternates p(x | z, c) and q(z | x, c): after `SWEEPS` sweeps from the fitted start, which is the same for all methods.
-An image is shown as the mean of p(x | z, c) at its code z.
+Generation. A random code is z ~ p(z), the prior (ours has none). The limit is the chain that alternates p(x | z, c) and
+q(z | x, c), after `SWEEPS` sweeps from the fitted init, which is the same for all methods. An image is the mean of
+p(x | z, c) at its code z.
 
-Consistency. `gap`: the nats per step by which a redrawn group scores more than what it replaced. In the limit it is
-zero iff there is a joint that has both conditionals (theorem T1; see `diagnostics`); it is measured from the end of
-those chains on, and where they still drift that counts too. `disagreement`: do clamped and unclamped chains agree?
-Codes z ~ q(z | x, c) of real images (the chain with x clamped) against those of the unclamped chain, for the same c:
-the Frechet distance of means and covariances, per coordinate, in units in which the former have covariance one. (z has
-no units of its own, and without that one wide direction that agrees would hide all others.) With d coordinates,
+Consistency. `gap`: the nats per step by which a redrawn group scores more than the value it replaced. In the limit it
+is zero iff a joint has both conditionals (theorem T1, `diagnostics`). `disagreement`: the distance between codes
+z ~ q(z | x, c) of real images and codes of the free chain for the same c. In units in which the former have covariance
+one, with mean m and covariance S of the latter in d coordinates, it is the Frechet distance per coordinate,
 
-    (|m|^2 + tr(1 + S - 2 S^1/2)) / d,      m, S being those of the latter in these units.
+    (|m|^2 + tr(1 + S - 2 S^1/2)) / d.
 
-Finite samples have some of it: 10,000 codes of 128 coordinates have .007 where they agree. Directions in which hardly
-any of the former differ would decide alone: they count as if one code in n did, and of bits one in a hundred.
+Equal laws have .007 with 10,000 codes of 128 coordinates. Variances have a floor, since directions in which codes of
+real images hardly differ would dominate: that of one code in n, and .01 for bits.
 
-Inference that none was trained for, from the visible upper half x_K of test images:
+The class k from the upper half x_K of a test image, by Bayes' rule with codes z_n ~ p(z | c_n) of the model itself:
 
-- *The class*, by Bayes' rule, where c was always given in learning:
+    p(k | x_K) ~ p(k) p(x_K | k),    p(x_K | k) ~ (1/N) sum_n p(x_K | z_n, c_n),    c_n of training images of class k.
 
-      p(k | x_K) ~ p(k) p(x_K | k),      p(x_K | k) = E p(x_K | z, c)  over (c, z) of class k
-                                                    ~ (1/N) sum_n p(x_K | z_n, c_n),
+All methods use this estimator and the same N; it needs neither a prior in closed form nor an encoder of half an image.
+With independent pixels of one sigma, and mu_n the mean of p(x | z_n, c_n),
 
-  where c_n are conditions of training images of class k and z_n ~ p(z | c_n) are codes of the model's own joint: of the
-  limit of the chain, or of the prior. This is one estimator for all methods, which needs neither a prior in closed form
-  (ours has none) nor an encoder that could read half an image, and all have the same N. The decision is the arg max
-  over k. With independent pixels of one sigma, mu_n the mean of p(x | z_n, c_n),
+    log p(x_K | z_n, c_n) = -|x_K - mu_nK|^2 / (2 sigma^2) + constant.
 
-      log p(x_K | z_n, c_n) = -|x_K - mu_nK|^2 / (2 sigma^2) + what is the same for all n and k,
+For scale, real images as mu_n and the most frequent class are measured too. The hidden half, given x_K and c, is the
+mean of chains, measured by its root mean square error.
 
-  so that for so small an N it is nearly the class of the nearest mu_n. For scale it is therefore measured
-  with real images in the place of mu_n too (smoother ones may do better), and by always deciding for the most frequent
-  class.
-- *The hidden half*, by chains with x_K and c clamped: the error of their mean, as a root mean square.
+Bits: an upper bound of the information of codes about an image given c. For binary codes it is a sum over coordinates
+(`diagnostics.latent_usage`). For real codes with noise variances v(x),
 
-Bits: at most what the codes say of an image given c. Of bits, the sum over coordinates as if they were independent
-(see `diagnostics.latent_usage`). Of numbers, with noise of variances v(x) around means of which c tells a part,
-
-    1/2 log det(cov(mean - E[mean | c]) + diag E v) - 1/2 E log det diag v,
-
-the entropy of codes being at most that of a Gaussian, and E[. | c] linear.
+    1/2 log det(cov(mean - E[mean | c]) + diag E v) - 1/2 E log det diag v,      E[. | c] linear.
 """
 
 from __future__ import annotations
@@ -62,12 +51,12 @@ from paracond.experiments.comparison.model import Pictures
 from paracond.metrics.fid import Statistics, accuracy, frechet_distance
 
 SWEEPS = 100
-LONGER = 4  # times as many
+LONGER = 4  # factor for longer chains
 HALVES = 8  # chains for every hidden half
 
 
 def conditions_of(pictures: Pictures, count: int, seed: int) -> Tensor:
-    """c of `count` training images: each as often as the others, or once more."""
+    """c of `count` training images, each used equally often (or once more)."""
     rows = len(pictures.train)
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
     return pictures.train.state["c"][order[torch.arange(count) % rows]]
@@ -87,9 +76,9 @@ def coded(model: pc.JointModel, data: pc.Data, seed: int) -> State:
 
 
 def timed(model: pc.JointModel, make: Callable[[], State]) -> tuple[State, Tensor, float]:
-    """A state, its pictures on the host, and the seconds that they took."""
+    """A state, its images on the host, and the seconds for both."""
     engine = pc.Engine(model.device, "eager")
-    engine.synchronise()  # what was asked for before is not counted
+    engine.synchronise()  # earlier work does not count
     began = time.perf_counter()
     state = make()
     images = shown(model, state).cpu()
@@ -97,12 +86,12 @@ def timed(model: pc.JointModel, make: Callable[[], State]) -> tuple[State, Tenso
 
 
 def gap(model: pc.JointModel, state: State, steps: int, chains: int = 512) -> Consistency:
-    """From states of the limiting distribution on."""
+    """Inconsistency from these states on."""
     return consistency(model, state=take(state, slice(chains)), warmup=0, steps=steps)
 
 
 def disagreement(family: pc.Family, clamped: Tensor, unclamped: Tensor) -> float:
-    """Of codes `[n, *event]`."""
+    """The distance of codes `[n, *event]` of the free chain from codes of real images."""
     real = statistics(clamped)
     values, vectors = torch.linalg.eigh(real.covariance)
     least = max(float(values.mean()) / int(real.count), 0.01 if isinstance(family, pc.Binary) else 0.0)
@@ -125,10 +114,10 @@ def bits(model: pc.JointModel, data: pc.Data) -> float:
         parts = [model("z", {n: v.to(model.device) for n, v in state.items()}) for state in states]
     means, noise = (torch.cat([getattr(q, of).flatten(1).double() for q in parts]) for of in ("mean", "variance"))
     family = model.variables["c"]
-    told = family.encode(data.state["c"].to(model.device)).flatten(1).double()
-    told = torch.cat([told, torch.ones_like(told[:, :1])], 1)
-    apart = means - told @ (torch.linalg.pinv(told) @ means)
-    total = statistics(apart).covariance + noise.mean(0).diag()
+    c = family.encode(data.state["c"].to(model.device)).flatten(1).double()
+    c = torch.cat([c, torch.ones_like(c[:, :1])], 1)
+    residual = means - c @ (torch.linalg.pinv(c) @ means)
+    total = statistics(residual).covariance + noise.mean(0).diag()
     return float(0.5 * (torch.logdet(total) - noise.log().sum(1).mean())) / math.log(2)
 
 
@@ -136,12 +125,12 @@ def bits(model: pc.JointModel, data: pc.Data) -> float:
 
 
 def top_half(image: Sequence[int]) -> Tensor:
-    """Where the visible half is, `[channels, height, width]`."""
+    """The visible half, Bool `[channels, height, width]`."""
     return (torch.arange(image[1]) < image[1] // 2).view(1, -1, 1).expand(*image)
 
 
 def class_evidence(means: Tensor, sigma: float, of_class: Tensor, images: Tensor, classes: int) -> Tensor:
-    """log p(x_K | k), `[images, classes]`, but for what is the same for all k, from means of known classes."""
+    """log p(x_K | k) up to a constant, `[images, classes]`, from means of known classes."""
     visible = top_half(images.shape[1:]).to(images.device)
     means, seen = means[:, visible], images.to(means)[:, visible]
     members = [of_class == k for k in range(classes)]
@@ -155,7 +144,7 @@ def class_evidence(means: Tensor, sigma: float, of_class: Tensor, images: Tensor
 
 
 def bayes_accuracy(means: Tensor, c: Tensor, sigma: float, pictures: Pictures, images: int) -> float:
-    """The share of test images whose class is told from their upper half, by Bayes' rule on means given c."""
+    """Accuracy of the class of test images from their upper half, by Bayes' rule on means given c."""
     test, of = pictures.test[:images], pictures.class_of
     seen = test.state["x"].to(means.device)
     evidence = class_evidence(means, sigma, of(c).to(means.device), seen, pictures.classes)
@@ -170,7 +159,9 @@ def half_accuracy(model: pc.JointModel, pictures: Pictures, codes: State, images
         parts = [model("x", take(codes, slice(i, i + 1000))) for i in range(0, len(codes["x"]), 1000)]
     first = parts[0]
     if not isinstance(first, Gaussian) or first.log_scale.numel() != 1:
-        raise pc.InputError("the class of a half-hidden image needs a Real x with one sigma for all")
+        raise pc.InputError(
+            "half_accuracy needs a Real x with one sigma for all pixels: use scale='learned' or a number"
+        )
     means = torch.cat([p.mean for p in parts])
     return bayes_accuracy(means, codes["c"], float(first.log_scale.exp()), pictures, images)
 
@@ -179,7 +170,7 @@ def half_accuracy(model: pc.JointModel, pictures: Pictures, codes: State, images
 def half_error(
     model: pc.JointModel, pictures: Pictures, images: int, sweeps: int, seed: int, chains: int = HALVES
 ) -> float:
-    """Of the mean over chains, at hidden pixels of test images."""
+    """Root mean square error of the mean over chains, at hidden pixels of test images."""
     test = pictures.test[:images]
     x, c = (test.state[name].to(model.device).repeat_interleave(chains, 0) for name in ("x", "c"))
     visible = top_half(x.shape[1:]).to(model.device)
@@ -189,6 +180,6 @@ def half_error(
 
 
 def majority(pictures: Pictures) -> float:
-    """The share of test images that are of the class most frequent in training."""
-    most = torch.bincount(pictures.class_of(pictures.train.state["c"])).argmax()
-    return float((pictures.class_of(pictures.test.state["c"]) == most).float().mean())
+    """The share of test images with the most frequent class of the training images."""
+    frequent = torch.bincount(pictures.class_of(pictures.train.state["c"])).argmax()
+    return float((pictures.class_of(pictures.test.state["c"]) == frequent).float().mean())

@@ -1,30 +1,18 @@
-"""Two groups given c (section 5.5): an encoder q(z | x, c) and a decoder p(x | z, c), and ways to learn them.
+"""Two groups given c (section 5.5): an encoder q(z | x, c) and a decoder p(x | z, c), learned by several methods.
 
-- "vae": the ELBO, with a fixed prior p(z) (`directed.VAE`);
+- "vae": the ELBO with a fixed prior p(z) (`directed.VAE`);
 - "symmetric": the two-player game with the same prior (`directed.Symmetric`);
 - "ours": Algorithm 1, without a prior (`Learner`);
-- "vamp", if it is asked for: the first with the codes of some training images as prior (`priors.Vamp`), which it
-  encodes at every update besides.
+- "vamp", on request: a VAE whose prior is made of the codes of some training images (`priors.Vamp`).
 
-All else is the same: networks and their initial weights, optimiser, learning rate, batch, and the number of gradient
-steps that each conditional makes. (An update of all but ours is one of both conditionals, on fresh examples; the
-`Learner` updates one at a time, so it makes twice as many, and 1/n of a batch is fresh each time for the chain length
-n: it sees 2/n as many examples, on faces half. Its encoder learns from all rows but fresh ones, whose codes are its own
-draws, or those of its average, from which it would learn to be its average.) Chains begin at the same start, fitted and
-not learned.
+All else is equal: networks and initial weights, optimiser, learning rate, batch, initializer, and the number of updates
+of each conditional. The `Learner` updates one conditional at a time, so it makes twice as many steps, and with chain
+length n it sees 2/n as many examples.
 
-Codes begin saying much: the means that the untrained encoder gives to real images, or the logits of bits, are centred,
-made white and spread (`whiten`), and its learning rate grows from zero, so that the decoder first learns to read them.
-Without it the VAE took long to fill the prior with real codes, and the others may ignore theirs: bits of an untrained
-encoder are nearly coins (.7 bits of 147 are told, spread by 4 it is 27), and Symmetric's then were coins for good.
-Symmetric and ours complete the data by their averaged encoders (see `Learner`): real codes then run away less, and
-random codes of Symmetric seem to be better. Means of the pixels of faces are bounded, so that no chain can leave them
-by more than its noise (see `Real`).
-
-Codes are maps that keep their place in the image: for Fashion-MNIST 147 bits in three of 7 x 7, with a uniform prior,
-for faces 128 numbers in two of 8 x 8, with a standard normal one. Without a place codes of ours said little, perhaps
-because the VAE's encoder alone is told by the decoder's gradient what to say; with one they say as much or more. The
-design was chosen with the order of the methods in view (RESULTS says what was tried).
+Codes are maps with places in the image: for Fashion-MNIST 147 bits (3 x 7 x 7, uniform prior), for faces 128 numbers
+(2 x 8 x 8, standard normal prior). `whiten` lets the codes of the untrained encoder spread, and the encoder's learning
+rate grows from zero, so that the decoder first learns to read them. Symmetric and ours complete examples with averaged
+parameters. Pixels of faces have bounded means. research/comparison.md has the trials behind these choices.
 """
 
 from __future__ import annotations
@@ -45,33 +33,32 @@ from paracond.experiments.common.images import Moved
 from paracond.experiments.common.learning import adam
 from paracond.training.trainer import Trainer
 
-METHODS = ("vae", "symmetric", "ours")  # of the paper's table
+METHODS = ("vae", "symmetric", "ours")  # in the paper's table
 MORE = ("vamp",)
-#: What of a design concerns a method, and not all.
+#: Fields of a design that only some methods use.
 OWN = {
     "vae": {"estimator"},
     "symmetric": {"completed_by"},
     "ours": {"completed_by", "chain_length"},
     "vamp": {"estimator", "pseudo"},
 }
-CLASS = "Male"  # of the attributes, the one that is asked for
+CLASS = "Male"  # the attribute to classify
 
 
 @dataclass(frozen=True)
 class Design:
-    """What all methods share; settings of one method alone say so."""
+    """Settings of all methods, and some of one method alone."""
 
     image: tuple[int, int, int]
     latent: pc.Family
     scale: str | float = "learned"
-    """of x: one sigma that is learned, or fixed. Fixed and wider than learned, it made random codes of the VAE, and the
-    limit of ours, better, and the VAE's limit on Fashion-MNIST worse (RESULTS; one seed)"""
+    """sigma of x: "learned", or a fixed number"""
     initial_scale: float = 0.03
-    """where a learned sigma of x begins"""
+    """first value of a learned sigma of x"""
     bounds: tuple[float, float] | None = None
-    """of the means of pixels (see `Real`)"""
+    """bounds of the means of pixels (see `Real`)"""
     kind: str = "residual"
-    """of the networks: "plain" for the paper's (grey images)"""
+    """networks: "residual", or "plain" for the paper's (grey images)"""
     width: int = 64
     most: int = 128
     """channels at the lowest resolutions (faces)"""
@@ -85,21 +72,21 @@ class Design:
     last_learning_rate: float = 1e-5
     average: float = 0.999
     updates: int = 20_000
-    """of each conditional"""
+    """updates of each conditional"""
     mirrored: bool = False
-    """whether half of the examples are mirrored each time they are used"""
+    """mirror half of the examples each time they are used"""
     estimator: str | None = None
-    """of the VAE's gradient (see `estimators`)"""
+    """gradient estimator of the VAE (see `estimators`)"""
     spread: float = 1.0
-    """of the means of real codes, or of the logits of bits, over real images, at the beginning"""
+    """first standard deviation over real images of the means of real codes, or of the logits of bits"""
     encoder_warm_up: float = 0.0
-    """share of the updates in which the learning rate of the encoder grows, from zero"""
+    """share of the updates in which the encoder's learning rate grows from zero"""
     chain_length: float = 2.0
-    """of ours, on average"""
+    """mean chain length of ours"""
     completed_by: str = "average"
-    """which parameters of ours and of Symmetric complete examples (see `Learner`, `Symmetric`)"""
+    """whose parameters complete examples in ours and Symmetric: "model" or "average" """
     pseudo: int = 500
-    """training images whose codes are the prior of vamp"""
+    """number of training images whose codes are the prior of vamp"""
 
 
 FASHION = Design((1, 28, 28), pc.Binary((3, 7, 7)), scale=0.12, width=96, blocks=2, spread=4.0, encoder_warm_up=0.05)
@@ -121,13 +108,13 @@ DESIGNS = {"fashion": FASHION, "faces": FACES}
 
 @dataclass(frozen=True)
 class Pictures:
-    """A data set: images x and conditions c, and which of the few classes that are asked for every row is of."""
+    """A data set: images x, their context c, and the classes to recognise."""
 
     train: pc.Data
     test: pc.Data
     condition: pc.Family
     class_of: Callable[[torch.Tensor], torch.Tensor]
-    """c to a class, `[rows]`"""
+    """maps c to classes `[rows]`"""
     classes: int
 
 
@@ -148,7 +135,7 @@ LOADERS = {"fashion": fashion, "faces": faces}
 
 
 def _attributed(data: pc.Data) -> pc.Data:
-    """Images and attributes, of those whose attributes are known."""
+    """Images and attributes of the faces that have attributes."""
     known = data.mask["c"].all(1)
     return pc.Data({name: data.state[name][known] for name in ("x", "c")})
 
@@ -171,9 +158,9 @@ def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
 
 @torch.no_grad()
 def whiten(model: pc.JointModel, data: pc.Data, spread: float = 1.0, rows: int = 2000, floor: float = 1e-3) -> None:
-    """Let the means mu of codes of real images, or the logits of their bits, begin with mean zero and covariance
-    spread^2: mu -> A (mu - m), A = spread (S + floor |S|)^(-1/2), for mean m and covariance S, by the encoder's last
-    layers. (In maps these are the same at every place; m and S are then those of the channels over all places.)"""
+    """Change the encoder's last layers so that the means mu of codes of real images, or the logits of bits, have mean
+    zero and covariance spread^2: mu -> A (mu - m), A = spread (S + floor |S|)^(-1/2), for mean m and covariance S (in
+    maps, of the channels over all places)."""
     channels = model.variables["z"].event_shape[0]
     chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:rows]
     with model.eval_mode():
@@ -217,15 +204,15 @@ def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Eng
 
 
 def prior_of(design: Design, pictures: Pictures, method: str, seed: int) -> pc.Data | None:
-    """The examples whose codes are the prior; none where it is fixed."""
+    """The examples whose codes are the prior; None for a fixed prior."""
     if method != "vamp":
         return None
     order = torch.randperm(len(pictures.train), generator=torch.Generator().manual_seed(seed))
-    return pictures.train[order[-design.pseudo :]]  # not the first, which are measured and shown
+    return pictures.train[order[-design.pseudo :]]  # the first ones are measured and shown
 
 
 def rates_of(design: Design, method: str) -> dict[str, pc.schedules.Schedule]:
-    """Of each conditional."""
+    """The learning rate of each conditional."""
     steps = steps_of(design, method)
     rate = pc.schedules.cosine(design.learning_rate, design.last_learning_rate, steps)
     warm = design.encoder_warm_up * steps
@@ -237,7 +224,7 @@ def rates_of(design: Design, method: str) -> dict[str, pc.schedules.Schedule]:
 
 
 def steps_of(design: Design, method: str) -> int:
-    """Steps of the learner in which each conditional makes `design.updates`."""
+    """Steps of the learner for `design.updates` updates of each conditional."""
     return design.updates * steps_per_update(method)
 
 
@@ -246,6 +233,6 @@ def steps_per_update(method: str) -> int:
 
 
 def small(design: Design) -> Design:
-    """A design that learns nothing worth having, in seconds."""
+    """A tiny version for smoke tests."""
     latent = replace(design.latent, shape=(2, *design.latent.event_shape[1:]))
     return replace(design, latent=latent, width=8, most=8, init=8, batch_size=16, updates=10, pseudo=12)

@@ -1,4 +1,4 @@
-"""The page of the comparison: the paper's table, fit and consistency along the chain length, learning, images."""
+"""The report of the comparison: the paper's table, the trade-off along the chain length, learning curves, images."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def page(about: str, outcome: Outcome, found: Mapping[Run, dict], figures: Named
 
 
 def figures(out: Path, found: Mapping[Run, dict], usual: Mapping[str, float], trial: int) -> Named:
-    """Of every data set. `usual`: chain lengths of ours where they are not varied; `trial`: images for the curves."""
+    """Figures of every data set. `usual`: chain lengths of ours; `trial`: number of images behind the curves."""
     made: Named = []
     seed = first_seed(found)
     for dataset in dict.fromkeys(run.dataset for run in found):
@@ -58,15 +58,13 @@ def figures(out: Path, found: Mapping[Run, dict], usual: Mapping[str, float], tr
         lengths = by_length(found, dataset, usual[dataset])
         if lengths and all("limiting" in numbers for numbers in lengths.values()):
             caption = (
-                "Ours, with its chain length n at every point, and the other methods. All make as many updates; of the "
-                "examples that the others see, ours sees 2/n. With length 1, p(z | x, c) learns nothing: all its "
-                "examples are its own fresh draws."
+                "Ours, with its chain length n at every point, and the other methods. All make as many updates; ours "
+                "sees 2/n of the examples. With n = 1, p(z | x, c) learns nothing: it has only its own fresh draws."
             )
             made.append((f"{dataset}: fit and consistency", caption, trade_off(lengths, first)))
         if any(numbers.get("curve") for numbers in first.values()):
-            made.append(
-                (f"{dataset}: learning", f"FID of {trial} images along the training, first seed.", curves(first))
-            )
+            caption = f"FID of {trial} images along the training, first seed."
+            made.append((f"{dataset}: learning", caption, curves(first)))
         made += samples(out, seed, dataset, list(first))
     return made
 
@@ -76,14 +74,14 @@ def trade_off(lengths: Mapping[float, dict], others: Mapping[str, dict]) -> Figu
     figure = Figure(figsize=(9.5, 4), layout="constrained")
     for axes, (key, label) in zip(figure.subplots(1, 2), MEASURES.items(), strict=True):
         points = [(n, lengths[n][key], lengths[n]["limiting"]) for n in sorted(lengths)]
-        beside = {m: (others[m][key], others[m]["limiting"]) for m in others if m != "ours" and "limiting" in others[m]}
+        rivals = {m: (others[m][key], others[m]["limiting"]) for m in others if m != "ours" and "limiting" in others[m]}
         axes.plot([p[1] for p in points], [p[2] for p in points], "o-", ms=4, color=COLOURS["ours"], label="ours")
         for n, x, y in points:
             axes.annotate(f"{n:g}", (x, y), textcoords="offset points", xytext=(5, 4), fontsize=8)
-        for method, (x, y) in beside.items():
+        for method, (x, y) in rivals.items():
             axes.plot([x], [y], "s", ms=6, color=COLOURS[method], label=NAMES[method])
         axes.margins(0.15)
-        if all(x > 0 for x in [p[1] for p in points] + [x for x, _ in beside.values()]):
+        if all(x > 0 for x in [p[1] for p in points] + [x for x, _ in rivals.values()]):
             logarithmic(axes, "x")
         logarithmic(axes, "y")
         axes.set_xlabel(label)
@@ -93,7 +91,7 @@ def trade_off(lengths: Mapping[float, dict], others: Mapping[str, dict]) -> Figu
 
 
 def curves(found: Mapping[str, dict]) -> Figure:
-    """FIDs of both ways to generate against updates, which all have as many of, and against seconds of training."""
+    """FIDs of both ways to generate, against updates and against seconds of training."""
     figure = Figure(figsize=(9.5, 6.4), layout="constrained")
     labels = {"updates": "updates of each conditional", "seconds": "seconds of training"}
     for row, (key, label) in zip(figure.subplots(2, 2), labels.items(), strict=True):
@@ -112,7 +110,7 @@ def curves(found: Mapping[str, dict]) -> Figure:
 
 
 def logarithmic(axes: Axes, which: str) -> None:
-    """With some numbers, as one writes them. Comes last: they are chosen for what the axis shows."""
+    """Make an axis logarithmic with a few round numbers. Call it last: the numbers depend on the limits."""
     axes.set(**{f"{which}scale": "log"})
     axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
     axis.set_major_locator(FixedLocator(ticks(low, high)))
@@ -121,7 +119,7 @@ def logarithmic(axes: Axes, which: str) -> None:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers between these, of the roundest kind that has four there; equally far apart, if none has."""
+    """Round numbers in this range, of the roundest kind with at least four; equally spaced ones if no kind has."""
     decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
     kinds = [[step * 10.0**decade for decade in decades for step in steps] for steps in STEPS]
     kinds.append(list(MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)))
@@ -130,17 +128,17 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def samples(out: Path, seed: int, dataset: str, methods: list[str]) -> Named:
-    """None of methods whose numbers came without pictures."""
+    """Images of the methods whose pictures are in OUT."""
     rows: dict[str, Tensor] = {}
     files = {method: out / dataset / f"{method}-{seed}" / "pictures.safetensors" for method in methods}
     for method in (method for method in methods if files[method].is_file()):
-        kept = load_file(files[method])
-        rows.setdefault("real", kept["real"][:16])
-        kinds = [how for how in ("reconstruction", "random", "limiting") if how in kept]
-        rows |= {f"{NAMES[method]}, {how}": kept[how][:16] for how in kinds}
+        saved = load_file(files[method])
+        rows.setdefault("real", saved["real"][:16])
+        kinds = [how for how in ("reconstruction", "random", "limiting") if how in saved]
+        rows |= {f"{NAMES[method]}, {how}": saved[how][:16] for how in kinds}
     if not rows:
         return []
     inches = 0.5 if dataset == "fashion" else 0.8
     figure = grid(list(rows.values()), names=list(rows), inches=inches)
-    caption = "Not chosen; first seed. All images of a column have the same c; reconstructions are of the real one."
+    caption = "First images of the first seed, not selected. A column has one c; reconstructions are of its real image."
     return [(f"{dataset}: images", caption, figure)]

@@ -99,6 +99,49 @@ class Setup:
         """Whether this run gets the extra measures."""
         return self.config.extras and run.seed == self.config.seed and run.length is None
 
+    def runs(self) -> Iterator[Run]:
+        """All trainings, seed by seed, so that a time box has results of every method."""
+        config = self.config
+        for seed in range(config.seed, config.seed + config.seeds):
+            yield from (Run(self.name, method, seed) for method in config.methods)
+        if "ours" in config.methods:  # the design's own length is among the others
+            lengths = [length for length in config.lengths if length != self.design.chain_length]
+            yield from (Run(self.name, "ours", config.seed, length) for length in lengths)
+
+    def folder(self, run: Run) -> Path:
+        return self.config.out / run.dataset / run.name
+
+    def design_of(self, run: Run) -> Design:
+        return self.design if run.length is None else replace(self.design, chain_length=float(run.length))
+
+    def settings(self, run: Run) -> dict[str, str]:
+        """All settings that the numbers of a run depend on."""
+        design, config = self.design_of(run), self.config
+        of_others = set().union(*OWN.values()) - OWN[run.method]
+        names = [field.name for field in fields(design) if field.name not in of_others]
+        of_design = {name: str(getattr(design, name)) for name in names}
+        if "estimator" in of_design and design.estimator is None:
+            of_design["estimator"] = next(iter(estimators_of(design.latent)))
+        others = {"generated": config.generated, "quick": config.quick, "compile": config.compile}
+        others["extras"] = self.extras(run)
+        return of_design | {name: str(value) for name, value in others.items()}
+
+    def check_saved(self, run: Run) -> None:
+        """Refuse to overwrite a saved training, or to continue one with other settings."""
+        folder = self.folder(run)
+        done = (folder / "found.json").is_file()
+        if not done and not checkpoints.exists(folder / "checkpoint"):
+            return
+        if not self.config.resume:
+            what = "results" if done else "a checkpoint"
+            raise InputError(f"{folder} has {what}: continue with --resume, or choose another --out")
+        saved = json.loads((folder / ("found.json" if done else "settings.json")).read_text())
+        before, now = saved["settings"] if done else saved, self.settings(run)
+        differ = [name for name in now if before.get(name) != now[name]]
+        other = [f"{OPTIONS.get(name, name)} {before.get(name)} instead of {now[name]}" for name in differ]
+        if other:
+            raise InputError(f"{folder} was trained with {', '.join(other)}: choose another --out")
+
 
 def check(config: Config) -> None:
     if not config.methods:
@@ -126,16 +169,6 @@ def sets_of(config: Config) -> list[str]:
     return [config.only] if config.only else list(DESIGNS)
 
 
-def runs_of(setup: Setup) -> Iterator[Run]:
-    """All trainings, seed by seed, so that a time box has results of every method."""
-    config = setup.config
-    for seed in range(config.seed, config.seed + config.seeds):
-        yield from (Run(setup.name, method, seed) for method in config.methods)
-    if "ours" in config.methods:  # the design's own length is among the others
-        lengths = [length for length in config.lengths if length != setup.design.chain_length]
-        yield from (Run(setup.name, "ours", config.seed, length) for length in lengths)
-
-
 def chosen(config: Config, name: str) -> Design:
     design = small(DESIGNS[name]) if config.quick else DESIGNS[name]
     changes = {
@@ -158,44 +191,3 @@ def load_setup(config: Config, name: str) -> Setup:
     if config.quick:
         pictures = replace(pictures, train=pictures.train[:400], test=pictures.test[:100])
     return Setup(config, name, device, pictures, design)
-
-
-# --- saved trainings ---------------------------------------------------------------------------------------------
-
-
-def folder_of(setup: Setup, run: Run) -> Path:
-    return setup.config.out / run.dataset / run.name
-
-
-def design_of(setup: Setup, run: Run) -> Design:
-    return setup.design if run.length is None else replace(setup.design, chain_length=float(run.length))
-
-
-def settings_of(setup: Setup, run: Run) -> dict[str, str]:
-    """All settings that the numbers of a run depend on."""
-    design, config = design_of(setup, run), setup.config
-    of_others = set().union(*OWN.values()) - OWN[run.method]
-    names = [field.name for field in fields(design) if field.name not in of_others]
-    of_design = {name: str(getattr(design, name)) for name in names}
-    if "estimator" in of_design and design.estimator is None:
-        of_design["estimator"] = next(iter(estimators_of(design.latent)))
-    others = {"generated": config.generated, "quick": config.quick, "compile": config.compile}
-    others["extras"] = setup.extras(run)
-    return of_design | {name: str(value) for name, value in others.items()}
-
-
-def check_saved(setup: Setup, run: Run) -> None:
-    """Refuse to overwrite a saved training, or to continue one with other settings."""
-    folder = folder_of(setup, run)
-    done = (folder / "found.json").is_file()
-    if not done and not checkpoints.exists(folder / "checkpoint"):
-        return
-    if not setup.config.resume:
-        what = "results" if done else "a checkpoint"
-        raise InputError(f"{folder} has {what}: continue with --resume, or choose another --out")
-    saved = json.loads((folder / ("found.json" if done else "settings.json")).read_text())
-    before, now = saved["settings"] if done else saved, settings_of(setup, run)
-    differ = [name for name in now if before.get(name) != now[name]]
-    other = [f"{OPTIONS.get(name, name)} {before.get(name)} instead of {now[name]}" for name in differ]
-    if other:
-        raise InputError(f"{folder} was trained with {', '.join(other)}: choose another --out")

@@ -1,4 +1,4 @@
-"""The table of the comparison: numbers of all runs, means and spreads over seeds beside the paper's (fig:compare)."""
+"""The table of the comparison: means and standard deviations over seeds, with the paper's values (fig:compare)."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ GOALS = {name: PAPER[name] for name in AS_THE_PAPER} | {
     "faces_ours_before_symmetric": 0.0,
     "faces_symmetric_before_vae": 0.0,
 }
-#: What is measured of a run: which direction is better, and what it is.
+#: Measures of a run: the better direction, and the meaning.
 COLUMNS = {
     "random": ("lower", "FID of images by random codes"),
-    "limiting": ("lower", f"FID of images by the chain, {SWEEPS} sweeps from the fitted start"),
+    "limiting": ("lower", f"FID of images by the chain, {SWEEPS} sweeps from the fitted init"),
     "limiting_from_random": ("lower", f"FID of images by the chain, {SWEEPS} sweeps from random codes"),
-    "gap": ("lower", f"inconsistency, nats per step, after {SWEEPS} sweeps (what still drifts counts too)"),
+    "gap": ("lower", f"inconsistency, nats per step, after {SWEEPS} sweeps (includes drift)"),
     "disagreement": ("lower", "distance of codes of the free chain from those of real images, per coordinate"),
     "half_accuracy": ("higher", "class of an image from its upper half, by Bayes' rule on codes of the chain"),
     "half_accuracy_random": ("higher", "class of an image from its upper half, by Bayes' rule on random codes"),
     "elbo": ("higher", "ELBO of test images, nats"),
     "half_error": ("lower", f"error of the lower half given the upper and c: root mean square, {HALVES} chains' mean"),
-    "bits": ("higher", "bits that a code says of its image given c, at most"),
+    "bits": ("higher", "information of a code about its image given c, in bits, at most"),
     "reconstruction": ("lower", "FID of images decoded from codes of real images"),
-    "seconds_train": ("lower", "seconds to train, compiling included if it was asked for"),
+    "seconds_train": ("lower", "seconds to train, including compilation"),
     "seconds_10k_random": ("lower", "seconds for 10,000 images by random codes"),
     "seconds_10k_limiting": ("lower", "seconds for 10,000 images by the chain"),
-    "limiting_one_sweep": ("lower", "FID of images by the chain, 1 sweep from the fitted start"),
-    "limiting_longer": ("lower", f"FID of images by the chain, {LONGER * SWEEPS} sweeps from the fitted start"),
+    "limiting_one_sweep": ("lower", "FID of images by the chain, 1 sweep from the fitted init"),
+    "limiting_longer": ("lower", f"FID of images by the chain, {LONGER * SWEEPS} sweeps from the fitted init"),
     "limiting_from_random_longer": ("lower", f"FID of images by the chain, {LONGER * SWEEPS} sweeps from random codes"),
     "limiting_from_data": ("lower", f"FID of images by the chain, {SWEEPS} sweeps from real images"),
     "gap_longer": ("lower", f"inconsistency, nats per step, after {LONGER * SWEEPS} sweeps"),
 }
-WAYS = ("random", "limiting")  # to generate: what the paper's table has
+WAYS = ("random", "limiting")  # ways to generate, in the paper's table
 ALONG_LENGTHS = ("limiting", "gap", "disagreement")
 
 
@@ -68,7 +68,7 @@ class Run:
     method: str
     seed: int
     length: int | None = None
-    """chain length, where that is what is varied"""
+    """chain length, in runs for the trade-off"""
 
     @property
     def name(self) -> str:
@@ -102,12 +102,12 @@ def summary(found: Mapping[Run, dict], usual: Mapping[str, float]) -> list[Metri
 
 
 def first_seed(found: Mapping[Run, dict]) -> int:
-    """Of which more is measured."""
+    """The seed with extra measures."""
     return min(run.seed for run in found)
 
 
 def by_length(found: Mapping[Run, dict], dataset: str, usual: float) -> dict[float, dict]:
-    """Of ours with the first seed, by chain length; none where only one was trained."""
+    """Measures of ours with the first seed by chain length; empty if only one length was trained."""
     first = first_seed(found)
     mine = {r: n for r, n in found.items() if (r.dataset, r.method, r.seed) == (dataset, "ours", first)}
     each = {usual if run.length is None else run.length: numbers for run, numbers in mine.items()}
@@ -122,7 +122,7 @@ def over_seeds(name: str, values: list[float], key: str) -> Metric:
 
 
 def orders(found: Mapping[Run, dict], dataset: str) -> list[Metric]:
-    """By how many standard errors of their difference one method's limiting FID is under another's."""
+    """Differences of limiting FIDs between methods, in standard errors."""
     result = []
     for better, worse in (("ours", "symmetric"), ("symmetric", "vae")):
         a, b = (values_of(found, dataset, method, "limiting") for method in (better, worse))
@@ -138,13 +138,13 @@ def orders(found: Mapping[Run, dict], dataset: str) -> list[Metric]:
 
 
 def beside_the_paper(found: Mapping[Run, dict]) -> list[list[str]]:
-    """The table fig:compare: what was measured, mean and deviation over seeds, and the paper's in brackets."""
+    """The table fig:compare: mean and standard deviation over seeds, and the paper's value in brackets."""
     kinds = [(data, how) for data in dict.fromkeys(run.dataset for run in found) for how in WAYS]
     return [[f"{data}, {how}", *(cell(found, data, m, how) for m in methods_of(found))] for data, how in kinds]
 
 
 def beyond_the_paper(found: Mapping[Run, dict], dataset: str) -> list[list[str]]:
-    """What else was measured, by method; what of fewer seeds than others says so."""
+    """The other measures by method; rows with fewer seeds say so."""
     methods = methods_of(found)
     counts = {k: [len(values_of(found, dataset, m, k)) for m in methods] for k in COLUMNS if k not in WAYS}
     measured = {k: [n for n in each if n] for k, each in counts.items() if any(each)}
@@ -154,7 +154,7 @@ def beyond_the_paper(found: Mapping[Run, dict], dataset: str) -> list[list[str]]
 
 
 def of_seeds(fewest: int, many: int, most: int) -> str:
-    """Nothing, where all have the most."""
+    """A note for rows with fewer seeds than others."""
     if fewest == most:
         return ""
     return "; first seed alone" if many == 1 else f"; {fewest} to {many} of {most} seeds"

@@ -1,17 +1,16 @@
-"""Section 5.2 and appendix B: how the chain length drives a kernel to detailed balance.
+"""Section 5.2 and appendix B: longer chains drive a kernel to detailed balance.
 
-The target pi(z) on {0, 1}^64 is the latent marginal of a trained model of images (z ~ p(z | x, c) for its training
-examples; fig:app_art1 shows that it is not trivial). Kernels p(z | z') learn it as their limiting distribution
-(`kernels`, q = the kernel itself):
+The target pi(z) on {0, 1}^64 is the latent marginal of a trained model of images: z ~ p(z | x, c) for its training
+examples (fig:app_art1). Kernels p(z | z') learn it as their limiting distribution (`kernels`, q = the kernel itself):
 
-1. log-linear (eq:art_mat): its asymmetry |W - W^T| at the end, against the chain length n (fig:art3);
+1. log-linear (eq:art_mat): the final asymmetry |W - W^T| against the chain length n (fig:art3);
 2. log-linear, symmetrised log-linear and MLP, each with n = 1 and n = 10: F (appendix B.1) over n and over training
-   time (fig:app_art2). Without detailed balance F falls linearly with n. Its slope is taken where the chain has
-   forgotten that it began at data, the second half of the lengths; the first half has a transient of its own;
+   time (fig:app_art2). Without detailed balance F falls linearly with n. The slope is measured on the second half of
+   the lengths, where the chain has forgotten the data;
 3. a fixed q that only flips coordinates (denoising diffusion, Example 1): the gap between the likelihood and its bound
    grows linearly with n, exactly on a small space and by estimate here;
 4. proposition P:zero on random small spaces: the omitted gradient falls like the kernel's second eigenvalue;
-5. a restricted Boltzmann machine by contrastive divergence, beside scikit-learn's, on MNIST.
+5. a restricted Boltzmann machine by contrastive divergence, compared with scikit-learn's, on MNIST.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Config(ExperimentConfig):
     out: Path = Path("runs/chain-length")
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     source: Literal["mnist", "digits"] = "mnist"
-    """whose latents are the target: a saved model of MNIST, or one of small digits that is trained first"""
+    """model of the target latents: a saved one of MNIST, or one of small digits that is trained first"""
     model: Path = Path("models/mnist")
     """the saved model of MNIST, with latents z"""
     data: Path | None = None
@@ -59,16 +58,16 @@ class Config(ExperimentConfig):
     learning_rate: float = 5e-3
     batch_size: int = 256
     spread: float = 0.1
-    """standard deviation of the weights at the start (of the MLP: twice that)"""
+    """standard deviation of initial weights (twice that for the MLP)"""
     looks: int = 16
-    """times at which F is measured, at equal steps of the square root of the training time"""
+    """number of times to measure F, at equal steps of the square root of the training time"""
     horizon: int = 64
     """largest n for F"""
     chains: int = 2000
 
 
 def shortened(config: Config) -> Config:
-    """A smoke version."""
+    """A tiny version for smoke tests."""
     return replace(config, source="digits", lengths=(1, 8), repeats=2, updates=200, looks=4, horizon=32, chains=200)
 
 
@@ -118,7 +117,7 @@ def seen_codes(found: Target, count: int = 16, sweeps: int = 20) -> tuple[Tensor
 
 
 def make_kernel(kind: str, size: int, spread: float, seed: int) -> FactorKernel:
-    """A kernel with random weights: for log-linear ones, an asymmetric W."""
+    """A kernel with random weights; a log-linear one has an asymmetric W."""
     torch.manual_seed(seed)
     network: pc.networks.Network
     if kind == "MLP":
@@ -150,7 +149,7 @@ def make_learner(kernel: FactorKernel, z: Tensor, n: int, config: Config, seed: 
 
 
 def asymmetry(z: Tensor, n: int, seed: int, config: Config) -> float:
-    """|W - W^T| of a log-linear kernel that has learned with chains of length n."""
+    """|W - W^T| of a log-linear kernel trained with chains of length n."""
     kernel = make_kernel("log-linear", z.shape[1], config.spread, seed)
     make_learner(kernel, z, n, config, seed).fit(config.updates)
     network = kernel.conditional.network
@@ -159,7 +158,7 @@ def asymmetry(z: Tensor, n: int, seed: int, config: Config) -> float:
 
 
 def surface(z: Tensor, kind: str, n: int, config: Config) -> Surface:
-    """F along n at some times of the training."""
+    """F along n at several training times."""
     kernel = make_kernel(kind, z.shape[1], config.spread, config.seed)
     learner = make_learner(kernel, z, n, config, config.seed)
     steps, values, slopes, whole = [], [], [], []
@@ -185,7 +184,7 @@ def measured(p: Kernel, q: Kernel, z: Tensor, config: Config, seed: int) -> Obje
 
 
 def diffusion(z: Tensor, config: Config, chance: float = 0.05) -> Diffusion:
-    """A kernel that has learned to undo flips: F-hat along n under that fixed q, and under q = the kernel."""
+    """A kernel trained to undo flips: F-hat along n under that fixed q, and under q = the kernel."""
     kernel, q = make_kernel("MLP", z.shape[1], config.spread, config.seed), Flips("z", chance)
     make_learner(kernel, z, 10, config, config.seed, q=q).fit(config.updates)
     under_flips, under_itself = (measured(kernel, law, z, config, seed=0) for law in (q, kernel))
@@ -209,7 +208,7 @@ def limiting_loss(kernel: Kernel, q: Flips, size: int, draws: int) -> tuple[floa
 
 
 def exact_gaps(chance: float = 0.25, bits: int = 4, n: int = 60) -> tuple[Tensor, float]:
-    """L - L_B for n = 1, ... on a small space, by enumeration, and the rate at which eq:chain_kl says that it grows."""
+    """L - L_B for n = 1, ... on a small space, by enumeration, and its growth rate by eq:chain_kl."""
     generator = torch.Generator().manual_seed(0)
     states = pc.Binary(bits).values().double()
     logits = torch.randn(len(states), len(states), generator=generator, dtype=torch.float64)
@@ -244,7 +243,7 @@ def omitted_gradients(seed: int, size: int = 6, n: int = 40) -> tuple[Tensor, fl
 
 
 def rate_error(norms: Tensor, rate: float, above: float = 1e-11) -> float:
-    """How far the fitted rate of decay is from the eigenvalue's, relative, over the later half before rounding."""
+    """Relative error of the fitted rate of decay against the eigenvalue, over the later half above rounding."""
     usable = int((norms > above).sum())
     first = usable // 2
     n = torch.arange(first, usable, dtype=torch.float64)
@@ -254,7 +253,7 @@ def rate_error(norms: Tensor, rate: float, above: float = 1e-11) -> float:
 
 
 def pixels(config: Config, split: str) -> Tensor:
-    """Binary images for the machines: MNIST, and small digits in a quick run."""
+    """Binary images for the Boltzmann machines: MNIST, or small digits in a quick run."""
     if config.quick:
         return (pc.datasets.digits(split).state["x"] > 0.5).float()
     return pc.datasets.mnist(split, folder=config.data).state["x"]
@@ -273,7 +272,7 @@ def main(config: Config) -> Outcome:
     jobs: list = [partial(asymmetry, z, n, seed, config) for n, seed in runs]
     jobs += [partial(surface, z, kind, n, config) for kind in KINDS for n in (1, 10)]
     jobs += [partial(diffusion, z, config)]
-    title = "training kernels side by side (a few minutes)"
+    title = "training kernels in parallel (a few minutes)"
     done = [job() for job in jobs] if config.quick else run_side_by_side(jobs, "cpu", title)
     found = Findings(
         seen_codes(found_target),
@@ -284,9 +283,9 @@ def main(config: Config) -> Outcome:
         [omitted_gradients(seed) for seed in range(12)],
     )
     images = [pixels(config, split) for split in ("train", "test")]
-    beside = rbm.compare_with_sklearn(*images, repeats=1 if config.quick else 3)
+    machines = rbm.compare_with_sklearn(*images, repeats=1 if config.quick else 3)
     seconds = time.perf_counter() - began
-    rows = [*metrics(found), *rbm_metrics(beside)]
+    rows = [*metrics(found), *rbm_metrics(machines)]
     rows.append(Metric("seconds", seconds, "lower", goal=600, about="the whole run"))
     outcome = Outcome("chain-length", rows, seconds, plain(config), "cpu")
     outcome.write(config.out)
@@ -301,9 +300,8 @@ def metrics(found: Findings) -> list[Metric]:
         goal = None if place == 0 else float(means[place - 1].mean())
         goal = goal if goal is None or n < 32 else min(goal, 0.5 * float(means[0].mean()))
         about = f"|W - W^T|, mean of {len(values)} seeds, after learning with n = {n}"
-        rows.append(
-            Metric(f"asymmetry_n{n}", float(values.mean()), "lower", float(values.std()), goal=goal, about=about)
-        )
+        mean, spread = float(values.mean()), float(values.std())
+        rows.append(Metric(f"asymmetry_n{n}", mean, "lower", spread, goal=goal, about=about))
     rows += _slopes({(s.kind, s.n): s for s in found.surfaces})
     gaps, rate = found.exact_gaps
     growth = float(gaps[-1] - gaps[-11]) / 10
@@ -312,26 +310,24 @@ def metrics(found: Findings) -> list[Metric]:
     about = f"growth of the gap under flips: {measured_growth:.3f}, by eq:chain_kl {predicted:.3f} nats per step"
     sigmas = abs(measured_growth - predicted) / math.hypot(error, other)
     rows.append(Metric("diffusion_growth_sigmas", sigmas, "lower", goal=quantile(1), about=about))
-    errors = [rate_error(*pair) for pair in found.omitted]
-    rows.append(
-        Metric("omitted_rate_error", max(errors), "lower", goal=0.1, about="decay against the eigenvalue, worst")
-    )
-    return rows
+    worst = max(rate_error(*pair) for pair in found.omitted)
+    about = "decay against the eigenvalue, worst"
+    return [*rows, Metric("omitted_rate_error", worst, "lower", goal=0.1, about=about)]
 
 
-def rbm_metrics(beside: rbm.Comparison) -> list[Metric]:
-    gain = beside.pseudo_likelihood - beside.sklearn_pseudo_likelihood
-    which = f", shortest of {beside.repeats}" if beside.repeats > 1 else ""
-    timed = f"{beside.seconds:.2f} s per pass, scikit-learn {beside.sklearn_seconds:.2f} s{which}, one core"
-    scored = f"nats per pixel, held out: {beside.pseudo_likelihood:.4f}, {beside.sklearn_pseudo_likelihood:.4f}"
+def rbm_metrics(machines: rbm.Comparison) -> list[Metric]:
+    gain = machines.pseudo_likelihood - machines.sklearn_pseudo_likelihood
+    which = f", shortest of {machines.repeats}" if machines.repeats > 1 else ""
+    timed = f"{machines.seconds:.2f} s per pass, scikit-learn {machines.sklearn_seconds:.2f} s{which}, one core"
+    scored = f"nats per pixel, held out: {machines.pseudo_likelihood:.4f}, {machines.sklearn_pseudo_likelihood:.4f}"
     return [
-        Metric("rbm_seconds_ratio", beside.ratio, "lower", goal=1.0, about=timed),
+        Metric("rbm_seconds_ratio", machines.ratio, "lower", goal=1.0, about=timed),
         Metric("rbm_pseudo_likelihood_gain", gain, "higher", goal=0.0, about=scored),
     ]
 
 
 def _slopes(surfaces: dict[tuple[str, int], Surface]) -> list[Metric]:
-    """Slopes of F along n at the end, as a fraction of their size at the start."""
+    """Final slopes of F along n, relative to the initial ones."""
 
     def left(kind: str, n: int) -> float:
         slopes = surfaces[kind, n].slopes
@@ -342,20 +338,20 @@ def _slopes(surfaces: dict[tuple[str, int], Surface]) -> list[Metric]:
         [abs(slope / error) for looks in found for slope, error in looks]
         for found in ([s.slopes for s in symmetrised], [s.whole for s in symmetrised])
     )
-    about = "slope of F along n at the end, over that at the start"
+    about = "final slope of F along n, over the initial one"
     return [
         Metric("slope_loglinear_n1", left("log-linear", 1), "lower", about=about),
         Metric("slope_loglinear_n10", left("log-linear", 10), "lower", goal=0.1, about=about),
         Metric("slope_mlp_n1", left("MLP", 1), "lower", about=about),
         Metric("slope_mlp_n10", left("MLP", 10), "lower", goal=0.5 * left("MLP", 1), about=about),
         Metric(
-            "slope_symmetric_sigmas", max(sigmas), "lower", goal=quantile(len(sigmas)), about="largest of all looks"
+            "slope_symmetric_sigmas", max(sigmas), "lower", goal=quantile(len(sigmas)), about="largest of all times"
         ),
-        Metric("slope_symmetric_sigmas_all_n", max(from_the_first), "lower", about="the same from n = 1 on"),
+        Metric("slope_symmetric_sigmas_all_n", max(from_the_first), "lower", about="the same with n from 1"),
     ]
 
 
 def quantile(looks: int, level: float = 0.99) -> float:
-    """What the largest of so many independent standard normal sizes stays under, with this probability."""
+    """The quantile of the largest of this many independent standard normal sizes."""
     each = 1 - (1 - level ** (1 / looks)) / 2
     return float(torch.special.ndtri(torch.tensor(each, dtype=torch.float64)))

@@ -1,7 +1,7 @@
-"""A restricted Boltzmann machine beside scikit-learn's `BernoulliRBM`: the same units, batches, rate, passes and core.
+"""A restricted Boltzmann machine compared with scikit-learn's `BernoulliRBM`: equal units, batches, passes and cores.
 
-scikit-learn learns by persistent contrastive divergence with one sweep, without shuffling, so it is given the data in
-one random order. Both models are judged by the same exact measure, `harmoniums.pseudo_likelihood` on held-out data.
+scikit-learn learns by persistent contrastive divergence with one sweep and does not shuffle, so it gets the data in one
+random order. The measure of both is `harmonium.pseudo_likelihood` on held-out data.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # it takes long to import
 
 @dataclass(frozen=True)
 class Comparison:
-    """Seconds are per pass over the training data, the shortest of the repeats; pseudo-likelihoods are means over
-    held-out rows and coordinates, in nats."""
+    """Seconds per pass over the training data, the shortest of the repeats, and pseudo-likelihoods in nats, averaged
+    over held-out rows and coordinates."""
 
     seconds: float
     sklearn_seconds: float
@@ -57,9 +57,9 @@ def compare_with_sklearn(
     repeats: int = 1,
     seed: int = 0,
 ) -> Comparison:
-    """Learn binary data `[rows, ...]` with both, in turn, `repeats` times (with equal results), each on one core.
+    """Train both on binary data `[rows, ...]`, `repeats` times (with equal results), each on one core.
 
-    `sklearn_rate` is its learning rate where it does better with another than ours.
+    sklearn_rate: its learning rate, if it differs from ours.
     """
     from sklearn.neural_network import BernoulliRBM
 
@@ -83,7 +83,7 @@ def compare_with_sklearn(
 
 
 def from_sklearn(machine: BernoulliRBM) -> pc.JointModel:
-    """scikit-learn's machine as ours."""
+    """scikit-learn's machine as one of ours."""
     hidden, visible = machine.components_.shape
     model = harmoniums.rbm(visible, hidden)
     x, y = harmoniums.groups(model)

@@ -1,4 +1,4 @@
-"""Figures and page of the chain-length experiment."""
+"""Figures and report of the chain-length experiment."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from paracond.experiments.common.results import Outcome
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """F over n = 1, ..., N, `[looks, N]`, at the updates `steps`, of a kernel that learned with chains of length n; its
-    slopes along the second half of the lengths, and along all of them, with their standard errors."""
+    """F over n = 1, ..., N, `[looks, N]`, at the updates `steps`, of a kernel trained with chains of length n; its
+    slopes along the second half of the lengths and along all of them, with standard errors."""
 
     kind: str
     n: int
@@ -29,8 +29,8 @@ class Surface:
 
 @dataclass(frozen=True, eq=False)
 class Diffusion:
-    """F-hat along n under a fixed q and under q = the kernel itself; how the gap grows per step under the fixed q, and
-    the KL of eq:chain_kl, each with its standard error."""
+    """F-hat along n under a fixed q and under q = the kernel itself; the growth of the gap per step under the fixed q
+    and the KL of eq:chain_kl, with standard errors."""
 
     fixed: Tensor
     itself: Tensor
@@ -40,7 +40,7 @@ class Diffusion:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What the experiment found."""
+    """All results of the experiment."""
 
     codes: tuple[Tensor, Tensor]
     asymmetry: dict[int, list[float]]
@@ -135,8 +135,8 @@ def omitted(found: list[tuple[Tensor, float]]) -> Figure:
 def page(outcome: Outcome, found: Findings, horizon: int) -> Report:
     report = Report(
         "Chain length and detailed balance",
-        "Kernels learn a distribution as their limit (section 5.2 and appendix B). The longer the chains they learn "
-        "with, the nearer they come to detailed balance.",
+        "Kernels learn a distribution as their limit (section 5.2 and appendix B). Longer chains in training bring "
+        "them nearer to detailed balance.",
     )
     report.section("Results")
     report.outcome(outcome)
@@ -150,6 +150,6 @@ def page(outcome: Outcome, found: Findings, horizon: int) -> Report:
     report.figure(slopes(found.surfaces), "Its slope over the second half of the lengths: zero at detailed balance.")
     report.section("A fixed q: denoising diffusion")
     report.figure(diffusion(found.exact_gaps, found.diffusion), "The gap grows linearly, at the rate of eq:chain_kl.")
-    report.section("What the algorithm omits")
+    report.section("The omitted gradient")
     report.figure(omitted(found.omitted), "Random kernels: points, the gradient; lines, the second eigenvalue's decay.")
     return report

@@ -1,4 +1,4 @@
-"""The pictures and words of the demo's report. Nothing is computed here."""
+"""The pictures and the report of the demo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOP = torch.arange(64) < 32
 
 @dataclass
 class Answers:
-    """What one trained model says: numbers, and pictures for the report."""
+    """Answers of one trained model: numbers and pictures for the report."""
 
     accuracy: float
     half_accuracy: float
@@ -36,8 +36,8 @@ def report(outcome: Outcome, full: Answers, tenth: Answers) -> Report:
     page = Report(
         "One model of digits, asked in every direction",
         "A joint model p(image, class, latent) of scikit-learn's 8 x 8 digits: three conditionals, learned together. "
-        "Every answer below comes from its conditionals with what is known clamped: by a run of the Markov chain, or, "
-        "where a conditional reads only what is known (the class of a whole image), by that conditional itself.",
+        "Every answer clamps the known groups and runs the Markov chain, or uses a single conditional that reads only "
+        "known groups (the class of a whole image).",
     )
     page.section("Results")
     page.outcome(outcome)
@@ -45,17 +45,17 @@ def report(outcome: Outcome, full: Answers, tenth: Answers) -> Report:
     page.figure(
         picture(full),
         "Above: real digits beside generated ones, a row per class (the class is clamped, image and latents are "
-        "redrawn 100 times in turn). Below: only the top half is clamped, all else is redrawn; the half that is seen, "
-        "the mean completion, the true image, and the most probable class, red where wrong.",
+        "redrawn 100 times in turn). Below: the top half is clamped, all else is redrawn; rows are the visible half, "
+        "the mean completion and the true image, under the most probable class, red if wrong.",
     )
     listed = ", ".join(f"{k}: {ratio:.2f}" for k, ratio in enumerate(full.diversity))
     page.section("Do generated digits vary like real ones?", f"Pixel deviation, generated / real, by class: {listed}.")
     page.section(
         "With 90% of the labels missing", f"A tenth of the labels; accuracy {tenth.accuracy:.3f} on whole images."
     )
-    page.figure(picture(tenth), "The same pictures from the model that saw a tenth of the labels.")
-    page.section("Are the latents used?", "A collapsed model has none active, and draws one picture per class.")
-    page.figure(_usage(full), f"What each latent says of the image, and what survives a redraw. {full.usage!r}")
+    page.figure(picture(tenth), "The same pictures from the model trained with a tenth of the labels.")
+    page.section("Are the latents used?", "A collapsed model has no active latent and draws one picture per class.")
+    page.figure(_usage(full), f"Information of each latent about the image, before and after a redraw. {full.usage!r}")
     page.section("Did the chains mix?")
     for note in [*full.notes, *(f"With a tenth of the labels: {note}" for note in tenth.notes)]:
         page.text(note)

@@ -1,19 +1,14 @@
-"""What a model of faces is held against. Each of these was made, or trained, for its one task.
+"""Baselines and judges of the faces experiment, each made or trained for one task.
 
 In-painting: the mean of the training images; Telea's fast marching (OpenCV).
 
-Demixing: an unknown pixel gets the mean of the known ones among its eight neighbours, and is then known; so on until
-all are. Here the mask m is known, which the model has to find out; without it, all that neighbours can give is the mean
-of them all.
+Demixing with a known mask: an unknown pixel gets the mean of its known neighbours, from the visible parts inwards.
+Demixing without a mask, as the model does it: the mean of all eight neighbours.
 
-Segmentation: p(s | x) alone, by a network like the model's own for s that reads only x, from the faces that have
-segmentations. Examples are moved and mirrored (left and right parts are then exchanged).
+Segmentation: p(s | x) by a network like the model's own for s, trained on segmented faces alone.
 
-Attributes: p(c | x) alone, likewise. As the judge of an attribute switch it says yes where p(c_k = 1 | x) > pi_k, the
-frequency of the attribute: that is where p(x | c_k = 1) > p(x | c_k = 0), the fair decision about images of which as
-many were asked for with the attribute as without. At one half it would hardly ever see a rare one.
-
-Both are joint models of one group with x as a condition: the same engine learns them, by plain cross-entropy.
+Attributes: p(c | x). As the judge of an attribute switch it says yes where p(c_k = 1 | x) > pi_k, the frequency of the
+attribute, which is where p(x | c_k = 1) > p(x | c_k = 0): the fair decision if half of the images have the attribute.
 """
 
 from __future__ import annotations
@@ -27,21 +22,22 @@ from torch import Tensor
 import paracond as pc
 from paracond.data import InputError
 from paracond.experiments.common.images import Moved
+from paracond.experiments.common.learning import adam
 from paracond.experiments.faces.tasks import Demixed, marginals
 
 TELEA = 'not measured: pip install -e ".[faces]"'
 
 
-# --- filling in -------------------------------------------------------------------------------------------------
+# --- in-painting and demixing -------------------------------------------------------------------------------------
 
 
 def mean_filled(images: Tensor, hidden: Tensor, training: Tensor) -> Tensor:
-    """Hidden places `[n, 64, 64]` from the mean of the training images."""
+    """Fill the hidden places `[n, 64, 64]` from the mean of the training images."""
     return torch.where(hidden.unsqueeze(1), training.mean(0), images)
 
 
 def telea_filled(images: Tensor, hidden: Tensor, radius: float = 3) -> Tensor | None:
-    """Hidden places by Telea's method; None (see TELEA) where OpenCV is not installed."""
+    """Fill the hidden places by Telea's method; None if OpenCV is not installed."""
     try:
         import cv2
     except ImportError:
@@ -49,14 +45,14 @@ def telea_filled(images: Tensor, hidden: Tensor, radius: float = 3) -> Tensor | 
     pictures = (images.permute(0, 2, 3, 1) * 255).round().to(torch.uint8).cpu().contiguous().numpy()
     places = hidden.to(torch.uint8).cpu().numpy()
     filled = [cv2.inpaint(*pair, radius, cv2.INPAINT_TELEA) for pair in zip(pictures, places, strict=True)]
-    found = torch.stack([torch.from_numpy(each) for each in filled]).permute(0, 3, 1, 2).float() / 255
-    return torch.where(hidden.unsqueeze(1).cpu(), found, images.cpu())
+    result = torch.stack([torch.from_numpy(each) for each in filled]).permute(0, 3, 1, 2).float() / 255
+    return torch.where(hidden.unsqueeze(1).cpu(), result, images.cpu())
 
 
 def neighbours_filled(images: Tensor, visible: Tensor) -> Tensor:
-    """What is not visible (Bool `[n, 1, 64, 64]`) by the mean of known neighbours, from the visible parts inwards."""
+    """Fill all that is not `visible` (Bool `[n, 1, 64, 64]`) by means of known neighbours, inwards."""
     if not bool(visible.flatten(1).any(1).all()):
-        raise InputError("an image of which nothing is visible cannot be filled")
+        raise InputError("visible has an image without a visible pixel: neighbours cannot fill it")
     around = images.new_ones(1, 1, 3, 3)
     known, value = visible.to(images.dtype), torch.where(visible, images, 0)
     while bool((known == 0).any()):
@@ -68,13 +64,12 @@ def neighbours_filled(images: Tensor, visible: Tensor) -> Tensor:
 
 
 def neighbours_demixed(mixed: Tensor, m: Tensor) -> Demixed:
-    """Both images from their visible pixels; `m` `[n, 1, 64, 64]` is true where the second was seen."""
+    """Both images from their visible pixels; `m` `[n, 1, 64, 64]` is true where the second is visible."""
     return Demixed(neighbours_filled(mixed, ~m), neighbours_filled(mixed, m), m.squeeze(1).float())
 
 
 def smoothed_demixed(mixed: Tensor) -> Demixed:
-    """Both images as the mean of the eight neighbours in the mixed image: what can be filled in if the mask is not
-    known, as it is not to the model."""
+    """Both images as the mean of the eight neighbours in the mixed image, without the mask."""
     around = mixed.new_ones(1, 1, 3, 3)
     around[..., 1, 1] = 0
     total = F.conv2d(mixed.flatten(0, 1).unsqueeze(1), around, padding=1).view_as(mixed)
@@ -82,12 +77,12 @@ def smoothed_demixed(mixed: Tensor) -> Demixed:
     return Demixed(mean, mean, torch.full_like(mixed[:, 0], 0.5))
 
 
-# --- one task, one network --------------------------------------------------------------------------------------
+# --- networks for one task ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a network of one task learns: Adam with decoupled weight decay, a cosine, moving averages of the weights."""
+    """Training of a network for one task: Adam with weight decay, a cosine schedule, averaged weights."""
 
     updates: int = 12_000
     batch_size: int = 128
@@ -96,17 +91,17 @@ class Training:
     weight_decay: float = 0.05
     average: float = 0.999
     jitter: int = 2
-    """pixels by which examples are moved, each way"""
+    """examples move by up to this many pixels each way"""
     mirrored: bool = True
     engine: str | pc.Engine = "auto"
     seed: int = 0
 
 
 def control(model: pc.JointModel, data: pc.Data, training: Training | None = None) -> pc.JointModel:
-    """p(s | x) by a network of the same class and size as the model's for s, from the faces that are segmented."""
+    """p(s | x) by a network of the same class and size as the model's for s, trained on segmented faces."""
     family, own = model.variables["s"], pc.networks.describe(model.conditional("s").network)
     if own is None:
-        raise InputError("the network of 's' is not one of paracond's: a control of the same kind cannot be made")
+        raise InputError("the network of 's' is not one of paracond.networks: a control of its kind cannot be made")
     images = {"x": list(model.variables["x"].event_shape)}
 
     def network() -> torch.nn.Module:
@@ -117,21 +112,21 @@ def control(model: pc.JointModel, data: pc.Data, training: Training | None = Non
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """p(c | x), and how frequent each attribute is, `[40]`."""
+    """p(c | x), and the frequency of each attribute, `[40]`."""
 
     model: pc.JointModel
     frequency: Tensor
 
     def decide(self, images: Tensor, balanced: bool = True) -> Tensor:
-        """Attributes `[n, 40]`, Bool; balanced (see above), or at one half, which is right most often."""
-        found = marginals(self.model, {"x": images}, ["c"])["c"]
-        return found > (self.frequency if balanced else 0.5)
+        """Attributes `[n, 40]`, Bool: at their frequency if `balanced` (see above), else at one half."""
+        probability = marginals(self.model, {"x": images}, ["c"])["c"]
+        return probability > (self.frequency if balanced else 0.5)
 
 
 def judge(
     data: pc.Data, device: torch.device | str = "cpu", training: Training | None = None, width: int = 48, **options
 ) -> Judge:
-    """A classifier of attributes, from all real images that have some; options are those of `scene_network`."""
+    """A classifier of attributes, trained on all faces that have them; `options` are those of `scene_network`."""
     families = {"x": pc.Real(tuple(data.state["x"].shape[1:])), "c": pc.Binary(data.state["c"].shape[1])}
 
     def network() -> torch.nn.Module:
@@ -143,13 +138,13 @@ def judge(
 
 
 def _learned(name: str, family: pc.Family, network, data: pc.Data, device, training: Training) -> pc.JointModel:
-    """The model of one group given x, learned from the rows of the data that have it."""
+    """A model of one group given x, trained by cross-entropy on the rows of the data that have it."""
     torch.manual_seed(training.seed)
     given = {"x": pc.Context(pc.Real(tuple(data.state["x"].shape[1:])), None)}
     model = pc.JointModel({name: pc.Conditional(family, network())}, context=given).to(device)
     rows = data.mask[name].flatten(1).all(1)
     if not bool(rows.any()):
-        raise InputError(f"no row of the data has {name!r}")
+        raise InputError(f"the data have no row with {name!r}: give some")
     learner = pc.Learner(
         model,
         pc.Data({key: data.state[key][rows] for key in ("x", name)}),
@@ -157,7 +152,7 @@ def _learned(name: str, family: pc.Family, network, data: pc.Data, device, train
         completion=pc.CompletionOptions(steps=0),
         batch_size=training.batch_size,
         learning_rate=pc.schedules.cosine(training.learning_rate, training.last_learning_rate, training.updates),
-        optimiser=lambda _, p: torch.optim.AdamW(p, betas=(0.9, 0.99), weight_decay=training.weight_decay, fused=True),
+        optimiser=lambda name, parameters: adam(name, parameters, training.weight_decay),
         average=training.average,
         augment=Moved(training.jitter, training.mirrored, device),
         engine=training.engine,
@@ -166,16 +161,16 @@ def _learned(name: str, family: pc.Family, network, data: pc.Data, device, train
     return learner.fit(training.updates)
 
 
-# --- judging ----------------------------------------------------------------------------------------------------
+# --- judging ------------------------------------------------------------------------------------------------------
 
 
 def balanced_accuracy(decided: Tensor, truth: Tensor) -> float:
-    """The mean of the shares that are right among those with an attribute and among those without, `[n]` each."""
+    """The mean of the accuracies among rows with an attribute and among rows without it, `[n]` each."""
     right = (decided.bool() == truth.bool()).double()
     return float((right[truth.bool()].mean() + right[~truth.bool()].mean()) / 2)
 
 
-def switch_success(found: Judge, without: Tensor, with_it: Tensor, index: int, balanced: bool = True) -> float:
-    """The share of pairs of images in which the judge sees no such attribute in the one, and sees it in the other."""
-    off, on = (found.decide(images, balanced)[:, index] for images in (without, with_it))
+def switch_success(judge: Judge, without: Tensor, with_it: Tensor, index: int, balanced: bool = True) -> float:
+    """The share of pairs in which the judge sees the attribute in the second image and not in the first."""
+    off, on = (judge.decide(images, balanced)[:, index] for images in (without, with_it))
     return float((~off & on).double().mean())

@@ -1,18 +1,17 @@
-"""A cartoon of faces, where demixing begins: every region of a segmentation has one smooth colour.
+"""A cartoon of faces, the init of demixing: every region of a segmentation has one smooth colour.
 
 In an image with known regions, pixel i of region l = s_i at the place b(i) (polynomials of degree 3) has the colour
 
     x_i = W_l b(i) + e_i,      e_i ~ N(0, V_l),      W_l ~ N(M_l, C_l)  as in training faces.
 
-In a mixture of two of them each pixel is from either, with equal chances. Expectation maximisation finds how likely it
-is from the second, r_i = p(m_i = 1 | x), at a temperature T that falls from `HOT` to 1:
+In a mixture of two images each pixel is from either, with equal chances. Expectation maximisation computes how likely
+it is from the second, r_i = p(m_i = 1 | x), at a temperature T that falls from `HOT` to 1:
 
     r_i  <-  sigmoid((log p''(x_i) - log p'(x_i)) / T),    p'(x_i) = N(x_i; E W'_l b(i), V'_l + b(i)^T Cov(W'_l) b(i)),
     W'   <-  its posterior, V' <- its mode under an inverse Wishart prior, from pixels of weight (1 - r_i) / T,
 
-and W'', V'' from those of weight r_i / T. While it is hot the fields stay near those of the average face, and no pixel
-is sure. (The chain of the model itself does not find its way from random masks: latents that describe an image in
-detail describe the speckle of a wrong mask as well. From the cartoon's mask it does.)
+and W'', V'' from pixels of weight r_i / T. The chain of the model needs this init: from random masks its latents
+describe the speckle of a wrong mask in detail (research/faces.md).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from torch.nn import functional as F
 
 from paracond.datasets.faces import LABELS, SIZE
 
-#: Labels of like colours are one region; others are regions by themselves.
+#: Labels of similar colour form one region; every other label is a region.
 ALIKE = (
     ("skin", "nose", "l_ear", "r_ear", "neck"),
     ("l_eye", "r_eye"),
@@ -34,8 +33,8 @@ ALIKE = (
 )
 DEGREE = 3
 HOT, STEPS = 20.0, 60
-TRUST = 60.0  # pixels that the prior of a region's noise counts as
-FEW = 20  # pixels of a region from which its field is not learned
+TRUST = 60.0  # weight of the prior of a region's noise, in pixels
+FEW = 20  # a region with fewer pixels is not fitted
 
 
 def _regions() -> Tensor:
@@ -67,16 +66,16 @@ class Cartoon:
     noise: Tensor
 
     @classmethod
-    def fit(cls, images: Tensor, labels: Tensor, most: int = 2000) -> Cartoon:
-        """From images `[n, 3, 64, 64]` and their label maps `[n, 64, 64]`, the first `most` of them."""
-        x, regions, b = _pixels(images[:most]), _seen(labels[:most]), places().to(images.device)
-        found = [_prior(x, regions == k, b) for k in range(COUNT)]
-        mean, covariance, noise = (torch.stack(each) for each in zip(*found, strict=True))
+    def fit(cls, images: Tensor, labels: Tensor, limit: int = 2000) -> Cartoon:
+        """Fit to the first `limit` images `[n, 3, 64, 64]` with label maps `[n, 64, 64]`."""
+        x, regions, b = _pixels(images[:limit]), _region_of(labels[:limit]), places().to(images.device)
+        priors = [_prior(x, regions == k, b) for k in range(COUNT)]
+        mean, covariance, noise = (torch.stack(each) for each in zip(*priors, strict=True))
         return cls(mean, torch.linalg.inv(covariance), noise)
 
     def mask(self, mixed: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """How likely each pixel is from the second image, `[n, 1, 64, 64]`, given both label maps `[n, 64, 64]`."""
-        x, regions = _pixels(mixed), [_seen(first), _seen(second)]
+        """Probabilities of the second image per pixel, `[n, 1, 64, 64]`, given both label maps `[n, 64, 64]`."""
+        x, regions = _pixels(mixed), [_region_of(first), _region_of(second)]
         r = torch.full(x.shape[:2], 0.5, dtype=x.dtype, device=x.device)
         noises = [self.noise.expand(len(x), -1, -1, -1)] * 2
         for step in range(STEPS):
@@ -88,7 +87,7 @@ class Cartoon:
         return r.view(-1, 1, SIZE, SIZE).to(mixed.dtype)
 
     def _fit(self, x: Tensor, regions: Tensor, weight: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(x_i) `[n, pixels]` under fields fitted to pixels of some weight, and each region's own noise."""
+        """log p(x_i) `[n, pixels]` under fields fitted to weighted pixels, and the noise of each region."""
         n, b = len(x), places().to(x.device)
         terms, member = b.shape[1], F.one_hot(regions, COUNT).to(x) * weight.unsqueeze(2)
         squares = (b.unsqueeze(2) * b.unsqueeze(1)).flatten(1)  # [pixels, terms * terms]
@@ -110,7 +109,7 @@ class Cartoon:
 
 
 def _prior(x: Tensor, inside: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """M, C and V of one region, from the faces that have enough of it; where none has, one that says little."""
+    """M, C and V of one region, from the faces with enough pixels of it; a wide prior if there are none."""
     rows = inside.sum(1) >= FEW
     weight, x, terms = inside[rows].to(x), x[rows], b.shape[1]
     if len(x) < 2:
@@ -131,17 +130,17 @@ def _pixels(images: Tensor) -> Tensor:
     return images.flatten(2).transpose(1, 2).double()
 
 
-def _seen(labels: Tensor) -> Tensor:
+def _region_of(labels: Tensor) -> Tensor:
     return REGION.to(labels.device)[labels.long()].flatten(1)
 
 
 def _at(values: Tensor, here: Tensor) -> Tensor:
-    """Of values `[n, regions, pixels, k]`, those of the pixels' own regions."""
+    """The values `[n, regions, pixels, k]` of each pixel's own region."""
     return values.gather(1, here.expand(-1, 1, -1, values.shape[3])).squeeze(1)
 
 
 def _normal(gap: Tensor, covariance: Tensor) -> Tensor:
-    """log N(gap; 0, covariance), but for what is the same everywhere."""
+    """log N(gap; 0, covariance) up to a constant."""
     factor = torch.linalg.cholesky(covariance)
     white = torch.linalg.solve_triangular(factor, gap.unsqueeze(-1), upper=False).squeeze(-1)
     return -0.5 * white.square().sum(-1) - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -1,13 +1,12 @@
-"""Every direction of one model of faces, measured beside what it is held against, and shown (section 5.4).
+"""Measures of one model of faces and its baselines, in every direction (section 5.4).
 
-All measures are of held-out test faces, but for the FID, which compares generated images with the training images.
+All measures use held-out test faces. The FID compares generated images with the training images.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-import torch
 from torch import Tensor
 
 import paracond as pc
@@ -17,13 +16,14 @@ from paracond.experiments.faces import report as pictures
 from paracond.experiments.faces.cartoon import Cartoon
 from paracond.experiments.faces.runner import FacesRunner
 from paracond.guidance import WEIGHT
-from paracond.metrics.fid import FID, accuracy
+from paracond.metrics.fid import FID, accuracy, psnr
 
-TRIAL = 5000  # images for FIDs that are looked at on the way
+TRIAL = 5000  # images for FIDs while training
 SWITCHED = ("Eyeglasses", "Male", "Smiling")
 
 
 def progress(runner: FacesRunner, model: pc.JointModel) -> dict[str, float]:
+    """The numbers of a milestone."""
     found = {"attribute_accuracy": attribute_accuracy(runner, model), "f1": whole_f1(runner, model)}
     if runner.fid is not None:
         found["fid"] = runner.fid.score(tasks.portraits(model, runner.attributes(TRIAL))).value
@@ -54,17 +54,19 @@ def generation(runner: FacesRunner, model: pc.JointModel) -> None:
 
 
 def reconstructions(runner: FacesRunner, model: pc.JointModel, fid: FID) -> None:
-    """How good images of codes of real faces are bounds the rest; the chain that begins there adds its drift."""
+    """FIDs of decoded codes of real faces, which bound the rest, and of chains that start there and drift."""
     real = runner.train.state["x"][:TRIAL].to(runner.device)
     coded = pc.sample(model, {"x": real}, sweeps=3, chunk=1000)
     runner.add("fid_reconstruction", fid.score(tasks.shown(model, coded)).value, "lower", f"{TRIAL} images")
     init = {name: value for name, value in coded.items() if name != "c"}
     moved = pc.sample(model, {"c": coded["c"]}, sweeps=100, init=init, chunk=1000)
-    runner.add("fid_from_data", fid.score(tasks.shown(model, moved)).value, "lower", f"{TRIAL} images, 100 sweeps on")
+    runner.add(
+        "fid_from_data", fid.score(tasks.shown(model, moved)).value, "lower", f"{TRIAL} images, 100 sweeps later"
+    )
 
 
 def reading(runner: FacesRunner, model: pc.JointModel) -> None:
-    """Segmentation, attributes and hidden pixels, of whole images and of images with a hidden square."""
+    """Segmentation, attributes and hidden pixels, from whole images and with a hidden square."""
     runner.add("attribute_accuracy", attribute_accuracy(runner, model), "higher", "whole test images, 40 attributes")
     faces = runner.segmented
     images, truth = faces.state["x"], tasks.masks(model, faces.state["s"])
@@ -102,17 +104,17 @@ def inpainting(runner: FacesRunner, images: Tensor, hidden: Tensor, found: Tenso
 
 
 def segmentation_control(runner: FacesRunner, model: pc.JointModel) -> None:
-    """A network like the model's own for s, that learned nothing else."""
-    training = baselines.Training(
-        updates=runner.count(12_000, 20), batch_size=runner.count(128, 16), engine=runner.engine()
-    )
-    control = baselines.control(model, runner.train, training)
-    value = whole_f1(runner, control)
+    """A network like the model's own for s, trained for segmentation alone."""
+    training = task_training(runner)
+    value = whole_f1(runner, baselines.control(model, runner.train, training))
     ours = next(m.value for m in runner.metrics if m.name == "f1")
-    runner.add(
-        "f1_control", value, "higher", f"a network of that size for segmentation alone, {training.updates} updates"
-    )
-    runner.add("f1_gap", ours - value, "higher", "ours ahead of it")
+    about = f"a network of that size for segmentation alone, {training.updates} updates"
+    runner.add("f1_control", value, "higher", about)
+    runner.add("f1_gap", ours - value, "higher", "ours minus the control")
+
+
+def task_training(runner: FacesRunner) -> baselines.Training:
+    return baselines.Training(runner.count(12_000, 20), runner.count(128, 16), engine=runner.engine())
 
 
 def demixing(runner: FacesRunner, model: pc.JointModel) -> None:
@@ -121,31 +123,29 @@ def demixing(runner: FacesRunner, model: pc.JointModel) -> None:
     half = len(faces) // 2
     first, second = faces[:half], faces[half : 2 * half]
     mixed, m = tasks.mix(first.state["x"], second.state["x"])
-    told, blind = baselines.neighbours_demixed(mixed, m), baselines.smoothed_demixed(mixed)
+    with_mask, blind = baselines.neighbours_demixed(mixed, m), baselines.smoothed_demixed(mixed)
     pair = first.state["x"], second.state["x"]
-    filled, smoothed = (measures.demixing_psnr(each, *pair, m) for each in (told, blind))
+    filled, smoothed = (measures.demixing_psnr(each, *pair, m) for each in (with_mask, blind))
     segmentations = first.state["s"], second.state["s"]
     ask = partial(tasks.demix, model, mixed, sweeps=runner.count(5, 2), chains=runner.count(16, 1))
     masks = first_masks(runner, model, mixed, segmentations)
     known = ask(segmentations, init_mask=masks)
     value = measures.demixing_psnr(known, *pair, m)
-    runner.add("demixing_psnr", value, "higher", f"dB where the other was seen, {half} pairs, known segmentations")
+    runner.add("demixing_psnr", value, "higher", f"dB where the other is visible, {half} pairs, known segmentations")
     right, before = (float(((mask > 0.5) == m.squeeze(1)).float().mean()) for mask in (known.mask, masks.squeeze(1)))
-    runner.add("demixing_mask", right, "higher", f"share of pixels told right; where the chain began: {before:.3f}")
-    about = f"dB ahead of the mean of visible neighbours ({filled:.2f} dB), which is told the mask"
+    runner.add("demixing_mask", right, "higher", f"accuracy per pixel; of the init: {before:.3f}")
+    about = f"dB ahead of the mean of visible neighbours ({filled:.2f} dB), which knows the mask"
     runner.add("demixing_psnr_gain", value - filled, "higher", about)
-    about = f"dB ahead of the mean of all neighbours ({smoothed:.2f} dB), which is not told it either"
+    about = f"dB ahead of the mean of all neighbours ({smoothed:.2f} dB), which does not know it either"
     runner.add("demixing_psnr_gain_blind", value - smoothed, "higher", about)
-    unknown = ask(sweeps=runner.count(100, 2), chains=runner.count(4, 1))  # from random masks, so a longer way
+    unknown = ask(sweeps=runner.count(100, 2), chains=runner.count(4, 1))  # random masks need longer chains
     value = measures.demixing_psnr(unknown, *pair, m, ordered=False)
     runner.add("demixing_psnr_unknown", value, "higher", "dB, unknown segmentations")
     value = measures.demixing_psnr(ask(segmentations, mask=m), *pair, m)
-    runner.add("demixing_psnr_gain_told", value - filled, "higher", "dB ahead, where ours is told the mask too")
+    runner.add("demixing_psnr_gain_told", value - filled, "higher", "dB ahead, if ours knows the mask too")
     some = slice(0, 10)
-    rows = [
-        (name, tasks.Demixed(each.first[some], each.second[some], each.mask[some]))
-        for name, each in (("known s", known), ("unknown s", unknown))
-    ]
+    pairs = (("known s", known), ("unknown s", unknown))
+    rows = [(name, tasks.Demixed(each.first[some], each.second[some], each.mask[some])) for name, each in pairs]
     figure = pictures.demixed(first.state["x"][some], second.state["x"][some], mixed[some], rows)
     runner.show("Demixing", "Two copies of the model and a mask in one chain (fig:celeba_demix).", figure)
 
@@ -153,7 +153,7 @@ def demixing(runner: FacesRunner, model: pc.JointModel) -> None:
 def first_masks(
     runner: FacesRunner, model: pc.JointModel, mixed: Tensor, segmentations: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """How likely each pixel is from the second face, by a cartoon of the training faces."""
+    """Probabilities that pixels are from the second face, by a cartoon of the training faces."""
     rows = runner.train.mask["s"].flatten(1).all(1)
     learned = runner.train[rows.nonzero().squeeze(1)[: runner.count(2000, 20)]]
     cartoon = Cartoon.fit(learned.state["x"].to(runner.device), label_maps(model, learned.state["s"], runner.device))
@@ -166,11 +166,8 @@ def label_maps(model: pc.JointModel, s: Tensor, device: str) -> Tensor:
 
 
 def switching(runner: FacesRunner, model: pc.JointModel) -> None:
-    """Pairs that differ in one attribute, judged by a classifier that learned from real images alone."""
-    training = baselines.Training(
-        updates=runner.count(12_000, 20), batch_size=runner.count(128, 16), engine=runner.engine()
-    )
-    judge = baselines.judge(runner.train, runner.device, training)
+    """Pairs that differ in one attribute, judged by a classifier trained on real images."""
+    judge = baselines.judge(runner.train, runner.device, task_training(runner))
     rows = runner.test.mask["c"].all(1)
     decided = judge.decide(runner.test.state["x"][rows]).cpu()
     attributes = runner.attributes(runner.count(1000, 8), seed=2)
@@ -187,11 +184,11 @@ def switching(runner: FacesRunner, model: pc.JointModel) -> None:
 
 
 def judged(runner: FacesRunner, judge: baselines.Judge, images: list[Tensor], index: int, key: str, about: str) -> None:
-    """Whether the attribute `index` changes as asked, and how much changes in all."""
+    """Whether the attribute `index` changes, and how much the whole image changes."""
     off, on = images
     runner.add(key, baselines.switch_success(judge, off, on, index), "higher", about)
     half = baselines.switch_success(judge, off, on, index, balanced=False)
-    runner.add(f"{key}_at_half", half, "higher", "the same, where the judge must find it likelier than not")
+    runner.add(f"{key}_at_half", half, "higher", "the same, with the judge's threshold at one half")
     gap = float((on - off).square().mean().sqrt())
     runner.add(f"{key}_rms", gap, "lower", "distance of the two images")
 
@@ -200,7 +197,7 @@ def show_switch(runner: FacesRunner, model: pc.JointModel, name: str, guidance: 
     some = slice(0, 12)
     seen = [{k: v[some] for k, v in state.items()} for state in pair]
     shown = [(image[some].cpu(), tasks.shown_masks(model, s)) for image, s in zip(images, seen, strict=True)]
-    about = f"All else given alike (fig:celeba_cond), and redrawn; guidance {guidance:g}."
+    about = f"All other attributes alike (fig:celeba_cond), the rest redrawn; guidance {guidance:g}."
     runner.show(f"{name} off and on, guidance {guidance:g}", about, pictures.switch(shown[0], shown[1], name))
 
 
@@ -210,14 +207,9 @@ def other_factors(runner: FacesRunner, model: pc.JointModel) -> None:
     small, grey = tasks.shrunk(truth), tasks.greyed(truth)
     options = {"sweeps": runner.count(5, 2), "chains": runner.count(16, 1)}
     large, colours = tasks.super_resolved(model, small, **options), tasks.colourised(model, grey, **options)
-    everywhere = torch.ones(len(truth), 64, 64, dtype=torch.bool)
-    gain = measures.psnr_inside(large, truth, everywhere) - measures.psnr_inside(
-        tasks.enlarged(small), truth, everywhere
-    )
+    gain = psnr(large, truth) - psnr(tasks.enlarged(small), truth)
     runner.add("super_resolution_psnr_gain", gain, "higher", "dB ahead of bicubic, 16 x 16 to 64 x 64")
-    gain = measures.psnr_inside(colours, truth, everywhere) - measures.psnr_inside(
-        grey.expand_as(truth), truth, everywhere
-    )
+    gain = psnr(colours, truth) - psnr(grey.expand_as(truth), truth)
     runner.add("colourisation_psnr_gain", gain, "higher", "dB ahead of grey")
     some = slice(0, 12)
     figure = pictures.restored(small[some], large[some], grey[some], colours[some], truth[some])

@@ -112,7 +112,7 @@ def last_kept(points: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def stopwatch(runner: FacesRunner, design: Design, model: pc.JointModel) -> None:
     """Time updates at batch 64 with the paper's chain and completion, and with the two ideas of appendix D."""
-    asked = replace(design, batch_size=64, chain_length=(16.0, 16.0), completion_steps=10, parallel=True, warm=())
+    paper = replace(design, batch_size=64, chain_length=(16.0, 16.0), completion_steps=10, parallel=True, warm=())
 
     def maker(d: Design) -> Callable[[pc.Engine], pc.Learner]:
         return lambda engine: make_learner(d, runner.train, engine, 0)
@@ -120,13 +120,11 @@ def stopwatch(runner: FacesRunner, design: Design, model: pc.JointModel) -> None
     def milliseconds(d: Design) -> float:
         return timing.fast_update(maker(d), runner.config.compile)[0]
 
-    times = timing.update_times(maker(asked), runner.config.compile)
-    runner.add("update_ms", times.fast, "lower", "batch 64, expected chain length 16, 10 completion steps")
-    runner.add("update_ms_eager", times.eager, "lower", "the same in plain eager float32, same run")
-    runner.add("update_ms_floor", times.floor, "lower", "arithmetic and bandwidth, counted and at measured rates")
-    before = milliseconds(replace(asked, parallel=False))
+    times = timing.update_times(maker(paper), runner.config.compile)
+    timing.add_times(runner, times, "batch 64, expected chain length 16, 10 completion steps")
+    before = milliseconds(replace(paper, parallel=False))
     runner.add("update_ms_before", before, "lower", "completion before training instead of in parallel")
-    warm = milliseconds(replace(asked, completion_steps=2, warm=("s", "c", "y", "z"), mirrored=False, shifts=0))
+    warm = milliseconds(replace(paper, completion_steps=2, warm=("s", "c", "y", "z"), mirrored=False, shifts=0))
     runner.add("update_ms_warm", warm, "lower", "2 completion steps instead of 10, from cached values")
     own = milliseconds(design)
     runner.add("update_ms_own", own, "lower", f"batch {design.batch_size}, the settings of this model")

@@ -1,4 +1,4 @@
-"""Which part of an image a question holds: all but a square, drawn anew for every row, on the device."""
+"""Masks of images with a hidden square, drawn anew for every row on the device."""
 
 from __future__ import annotations
 

@@ -1,18 +1,16 @@
-"""Init rows: rows of the running batch that begin where the chains of questions begin, and learn the way to the data.
+"""Init rows: rows of the running batch that start at the initializer of questions and learn the way to the data.
 
-The chain of a question begins at p_0(x_i | what is known) (see `initializers`). The chains of learning begin at data,
-and never go there. So some rows of the running batch begin at examples in which a group x_i is replaced by
+The chain of a question starts at p_0(x_i | known parts) (see `initializers`). The chains of training start at data and
+never visit that state. So some rows of the running batch start at examples in which a group x_i is replaced by
 
-    x_i' ~ p_0(x_i' | x_K, x_-i),       where K is what a question may hold of it.
+    x_i' ~ p_0(x_i' | x_K, x_-i),       where K is the part of x_i that a question may clamp.
 
-Groups are redrawn as in any chain, given x_i' at first. But each of the others learns the example, instead of its value
-before the redraw. So they learn the way from x_i' to the data that it may stand for. What a question knows, x_K, is
-neither redrawn nor learned. x_i itself learns nothing from these rows: latents that were drawn given x_i' say little
-about the example, and a decoder that learns from them becomes blurred and noisy. A row stays like this until another
-example takes its place. The examples are some that other rows learn from as well: init rows cost rows of the batch, and
-no data.
+Groups are redrawn as in any chain, first given x_i'. The other groups learn the example instead of their value before
+the redraw, and so the way from x_i' to the data. The known part x_K is neither redrawn nor learned. x_i learns nothing
+from these rows: latents drawn given x_i' carry little about the example and would blur the decoder. A row stays like
+this until another example replaces it. Init rows use examples that other rows use too, so they cost no data.
 
-research/faces.md has what else was tried.
+research/faces.md has the trials.
 """
 
 from __future__ import annotations
@@ -33,10 +31,10 @@ from paracond.model import JointModel
 
 @dataclass(frozen=True)
 class InitRows:
-    """A `share` of the batch begins with group `name` from its initializer, given the part that `hold` keeps.
+    """A `share` of the batch starts with group `name` from its initializer, given the part that `hold` keeps.
 
     times: rows stay this many times the chain length n.
-    after: in the first `after` updates these rows begin at data, until latents say something about the example.
+    after: in the first `after` updates these rows start at data, until latents carry information about the example.
     """
 
     share: float
@@ -51,7 +49,7 @@ class InitRows:
 
 
 def count_rows(wanted: Sequence[InitRows], model: JointModel, size: int) -> list[int]:
-    """How many rows of a batch each kind takes."""
+    """The number of rows of a batch for each kind."""
     shares = [each.share for each in wanted]
     if any(not share >= 0 for share in shares) or sum(shares) > 1 + 1e-9:
         raise InputError(f"the shares of init rows must be at least 0, and at most 1 together, found {shares}")
@@ -67,8 +65,8 @@ def count_rows(wanted: Sequence[InitRows], model: JointModel, size: int) -> list
 class InitRowBuffers:
     """The last rows of the running batch: tensors that stay where they are.
 
-    `truth` are their examples, `known` is what their questions know of these, `away` is true for rows that began at an
-    initializer, and so learn their examples.
+    `truth` are their examples, `known` masks their known parts, `away` is true for rows that started at an initializer
+    and so learn their examples.
     """
 
     def __init__(self, model: JointModel, wanted: Sequence[InitRows], batch: State, generator: torch.Generator):
@@ -121,7 +119,7 @@ class InitRowBuffers:
                 self.open[k].fill_(True)
 
     def target(self, name: str) -> Tensor:
-        """What group `name` learns: its value, or the example."""
+        """The target of group `name`: its value, or the example."""
         value = self.batch[name]
         if name not in self.truth:
             return value
@@ -129,7 +127,7 @@ class InitRowBuffers:
         return torch.cat([value[: self.first], torch.where(wide(self.away, own), example, own)])
 
     def held(self, name: str) -> Tensor | None:
-        """Where questions know `name`, Bool `[batch, ...]`; None if none does."""
+        """Where `name` is clamped, Bool `[batch, ...]`; None if nowhere."""
         if name not in self.known:
             return None
         known = self.known[name]
@@ -137,8 +135,7 @@ class InitRowBuffers:
         return torch.cat([torch.zeros_like(found[:1]).expand(self.first, *found.shape[1:]), found])
 
     def unlearned(self, name: str) -> Tensor | None:
-        """Where `name` learns nothing, Bool `[batch, ...]`: where it is known, or was itself replaced; None if
-        nowhere."""
+        """Where `name` learns nothing, Bool `[batch, ...]`: where it is known or was replaced; None if nowhere."""
         held = self.held(name)
         if name not in self.silent:
             return held
@@ -153,11 +150,11 @@ class InitRowBuffers:
         part.copy_(wide(~self.away, part).expand_as(part) if new else torch.zeros_like(part))
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """All that they hold, by part."""
+        """All tensors by part, for checkpoints."""
         own = {"turn": self.turn, "away": self.away, "open": self.open}
         return {"init rows": own, "truth": self.truth, "known": self.known}
 
     def _kinds(self) -> list[tuple[InitRows, slice]]:
-        """What is wanted, and which of these rows are for it, if any."""
+        """The kinds that have rows, each with its rows."""
         pairs = zip(self.wanted, self.blocks, strict=True)
         return [(each, block) for each, block in pairs if block.stop > block.start]

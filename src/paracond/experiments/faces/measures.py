@@ -1,4 +1,4 @@
-"""How right answers about faces are: PSNR inside places, and F1 of the classes of a segmentation."""
+"""Measures of answers about faces: PSNR inside places, and F1 of segmentations."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def psnr_inside(found: Tensor, truth: Tensor, where: Tensor) -> float:
 
 
 def mean_f1(decided: Tensor, truth: Tensor, where: Tensor | None = None) -> tuple[float, list[str]]:
-    """The mean of F1 over the classes of 18 masks, inside `where` `[n, 64, 64]` if that is given, and the names of
-    classes that are left out because they are empty on both sides."""
+    """Mean F1 over the classes of 18 masks, inside `where` `[n, 64, 64]` if given, and the names of classes that are
+    left out because both sides are empty."""
     scores = f1(*(_within(each, where) for each in (decided, truth)))
     absent = [name for name, score in zip(LABELS, scores.tolist(), strict=True) if score != score]
     return float(scores.nanmean()), absent
 
 
 def f1_ratio(hidden: Tensor, whole: Tensor, truth: Tensor, where: Tensor) -> float:
-    """Mean F1 inside `where` `[n, 64, 64]` of masks found while it was hidden, as a share of that of masks found from
-    the whole image; over the classes that occur there in truth."""
+    """Mean F1 inside `where` `[n, 64, 64]` of masks from images with `where` hidden, as a share of that of masks from
+    whole images; over the classes that occur there."""
     there = _within(truth, where)
     present = there.transpose(0, 1).flatten(1).any(1)
     first, second = (f1(_within(each, where), there)[present].mean() for each in (hidden, whole))
@@ -38,8 +38,8 @@ def _within(masks: Tensor, where: Tensor | None) -> Tensor:
 
 
 def demixing_psnr(found: Demixed, first: Tensor, second: Tensor, m: Tensor, ordered: bool = True) -> float:
-    """PSNR of both images where the other was seen, all together. Without an order (nothing told first from second),
-    each pair is taken the way round that fits better."""
+    """PSNR of both images where the other is visible, all together. If the pairs are not `ordered`, each is taken in
+    the order that fits better."""
     truth = torch.cat([first, second]).cpu()
     hidden = torch.cat([m, ~m]).squeeze(1).cpu()
     pair = torch.stack([found.first, found.second])

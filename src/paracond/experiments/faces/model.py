@@ -1,21 +1,21 @@
-"""Faces (section 5.4, appendix C): images, segmentations, attributes and latents in one model, from whatever is known.
+"""Models of faces (section 5.4, appendix C): images, segmentations, attributes and latents in one joint model.
 
 Groups: x, an image of 3 x 64 x 64; s, its segmentation (18 masks as in the paper, or one of 19 labels per pixel); c, 40
-attributes; y, binary latents; z, real ones. Of the faces some have segmentations, most have attributes, few have both:
-all are learned from, completed by step I for what they lack.
+attributes; y, binary latents; z, real latents. Some faces have segmentations, most have attributes, few have both. The
+model learns from all of them and completes missing groups (step I).
 
-The `paper` preset has y in {0, 1}^256, z in R^16 and the networks of appendix C, each reading all other groups. In the
-`best` preset
+The preset `paper` has y in {0, 1}^256, z in R^16 and the networks of appendix C; each group reads all others. In the
+preset `best`
 
-- y keeps its place in the image: 16 x 16 places of so many bits each. Detail is local, flat codes are slow to learn it;
-- every group but x reads x and what it needs besides: attributes are then one pass on an image, and completion needs
-  few steps;
-- all examples are seen mirrored half of the time, and half of them moved by a pixel or two; a context group says which,
-  so that what is generated stays in its place;
-- initializers for c, and for x given c (`initializers.pca`);
-- more than half of the rows that begin at data are slow (`slow_rows`), or pictures would grow garish within 100 sweeps;
-  and some rows begin with a part of their image from the initializer (`init_rows`);
+- y is a map of 16 x 16 places, since flat codes learn local detail slowly;
+- groups other than x read x and little else, so that attributes need one pass and completion few steps;
+- half of all examples are mirrored, half move by a pixel or two; a context group tells which examples moved;
+- c, and x given c, have initializers (`initializers.pca`);
+- more than half of the rows that start at data are slow (`slow_rows`), which keeps long chains near the data;
+- some rows start with a part of their image from the initializer (`init_rows`);
 - networks are residual and work on patches (`networks.pyramid`).
+
+research/faces.md has the trials behind these choices.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from paracond.experiments.faces.rows import FacesForm
 from paracond.experiments.faces.slow_rows import SlowRows
 
 ATTRIBUTES = 40
-SQUARE = AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # what may be hidden of an image
-#: Shares of the batch that begin with a hidden square from the initializer of images, and after how many updates. There
-#: are more of them when x, y and z have settled, since they can no longer make codes noisy.
+SQUARE = AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # hidden squares in init rows
+#: Shares of the batch that start with a hidden square from the initializer, and from which update on. After x, y and z
+#: have settled, more of these rows cannot make codes noisy.
 INIT_ROWS = ((0.1, 12_000), (0.2, 27_000))
-MOVED = "moved"  # the context group that says whether an example was moved
-#: What each group reads in the best preset.
+MOVED = "moved"  # the context group that is 1 in moved examples
+#: The groups that each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
 
 
 @dataclass(frozen=True)
 class Design:
-    """What a preset fixes: the groups, their networks, and how they learn."""
+    """The choices of a preset: groups, networks and training."""
 
     segmentation: str = "labels"
-    """or "masks" """
+    """"labels" or "masks" """
     y: tuple[int, ...] = (8, 16, 16)
     z: int = 16
     scale: str = "learned"
-    """of x (see `Real`)"""
+    """standard deviation of x (see `Real`)"""
     kind: str = "residual"
     widths: Mapping[str, int] = field(default_factory=lambda: {"x": 64, "s": 32, "c": 40, "y": 32, "z": 16})
     most: Mapping[str, int] = field(default_factory=lambda: {"x": 224, "s": 160, "c": 128, "y": 128, "z": 64})
@@ -62,45 +62,44 @@ class Design:
     blocks: int = 1
     hidden: int = 128
     sparse: bool = True
-    """whether groups read only what they need"""
+    """groups read only those in SPARSE"""
     init: int = 128
-    """directions of the initializers of x and c (0: chains begin at random values)"""
+    """directions of the initializers of x and c (0: chains start at random values)"""
     redundancy: float = 32.0
     """how many known pixels count as one (see `initializers.pca`)"""
     finer: tuple[int, int, float] | None = (600, 32, 4.0)
-    """directions, band and redundancy of the initializer of x that replaces the first one after training: it answers
-    questions better, but init rows that began at it made codes noisy (research/faces.md)"""
+    """directions, band and redundancy of the initializer of x for questions, which replaces the first one after
+    training"""
     alpha: Mapping[str, float] = field(default_factory=lambda: {"x": 0.26, "s": 0.18, "c": 0.26, "y": 0.22, "z": 0.08})
-    """how often each group is chosen in learning"""
+    """relative frequency of each group in training"""
     chain_length: tuple[float, float] = (2.5, 5.0)
-    """at first, and when groups settle"""
+    """at the first update, and when groups settle"""
     slow_rows: tuple[float, float] | None = (0.64, 150.0)
-    """share of the rows that begin at data which stay longer, and how many times longer (see `slow_rows`)"""
+    """share of slow rows among those that start at data, and how many times longer they stay (see `slow_rows`)"""
     init_rows: tuple[tuple[float, int], ...] = INIT_ROWS
-    """rows of the batch that begin with a part of their image from its initializer (see `init_rows`)"""
+    """shares of the batch that start at the initializer, and from which update on (see `init_rows`)"""
     completion_steps: int = 2
     warm: tuple[str, ...] = ()
-    """groups whose completion continues from the values drawn when the example was last used"""
+    """groups whose completion continues from the values drawn at the last use of the example"""
     parallel: bool = True
     """completion runs at the same time as training, on a stream of its own"""
     batch_size: int = 160
     learning_rate: float = 1e-3
     last_learning_rate: float = 1e-5
     settled: Mapping[str, int] = field(default_factory=lambda: {**dict.fromkeys("xyz", 27_000), "s": 45_000})
-    """updates after which groups learn no more: images were drawn worse when what they are drawn from learned for long,
-    while attributes and segmentations were read better"""
+    """updates after which groups stop learning: long training helps attributes and segmentations, not images"""
     average: float = 0.9995
     decay: Mapping[str, float] = field(default_factory=lambda: {"c": 0.1, "s": 0.05})
-    """decoupled weight decay: what is read off few known faces is soon learned by heart"""
+    """decoupled weight decay, against overfitting of groups with few labels"""
     updates: int = 60_000
     segmented_share: float = 0.3
-    """faces with segmentations are repeated until they make up this share"""
+    """repeat faces with segmentations until they make up this share"""
     mirrored: bool = True
-    """whether half of the examples are mirrored each time they are used"""
+    """mirror half of the examples each time they are used"""
     shifts: int = 2
-    """pixels by which half of the examples are moved, each way"""
+    """half of the examples move by up to this many pixels each way"""
     jitter: int = 2
-    """pixels by which the attributes' network sees its images moved while it learns; with `mirrored`, mirrored too"""
+    """images that train the network of c move by up to this many pixels (and are mirrored, with `mirrored`)"""
 
 
 PAPER = Design(
@@ -171,7 +170,7 @@ def make_model(design: Design) -> pc.JointModel:
 
 
 def make_init(design: Design, variables: Mapping[str, pc.Family], name: str) -> pc.initializers.PCA | None:
-    """Attributes begin as they come together in the data, and images given them."""
+    """The initializer of c, or of x given c; other groups have none."""
     if not design.init or name not in ("x", "c"):
         return None
     reads, redundancy = (["c"], design.redundancy) if name == "x" else ([], 1.0)
@@ -179,7 +178,7 @@ def make_init(design: Design, variables: Mapping[str, pc.Family], name: str) -> 
 
 
 def finished(design: Design, model: pc.JointModel, data: pc.Data, seed: int) -> pc.JointModel:
-    """A copy with the finer initializer of images."""
+    """A copy of the model with the finer initializer of x."""
     if design.finer is None or not design.init:
         return model
     directions, band, redundancy = design.finer
@@ -220,19 +219,19 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
 
 
 def rate_of(design: Design, name: str) -> pc.schedules.Schedule:
-    """Down along half a cosine; to nothing, for a group that settles before the end."""
+    """A cosine schedule, to zero for groups that settle before the end."""
     steps = min(design.settled.get(name, design.updates), design.updates)
     last = 0.0 if name in design.settled else design.last_learning_rate
     return pc.schedules.cosine(design.learning_rate, last, steps)
 
 
 def settled_after(design: Design) -> int:
-    """Updates until the first groups have settled."""
+    """The update at which the first groups have settled."""
     return min([design.updates, *design.settled.values()])
 
 
 def form_of(design: Design) -> FacesForm:
-    """Slow rows, and rows that begin with images of which a square is hidden."""
+    """The running batch: slow rows, and rows that start with a square of their image from the initializer."""
     slow = None if design.slow_rows is None else SlowRows(*design.slow_rows)
     hidden = tuple(InitRows(share, "x", SQUARE, after=after) for share, after in design.init_rows)
     return FacesForm(slow=slow, init_rows=hidden)
@@ -245,7 +244,7 @@ def augmentation(design: Design, device: torch.device | str) -> Moved | None:
 
 
 def small(design: Design) -> Design:
-    """A design that learns nothing worth having, in seconds."""
+    """A tiny version for smoke tests."""
     tiny, finer = dict.fromkeys("xscyz", 8), None if design.finer is None else (4, 8, 16.0)
     soon = tuple((share, min(after, 2)) for share, after in design.init_rows)
     lengths: dict = {"updates": 10, "init_rows": soon, "completion_steps": 1}

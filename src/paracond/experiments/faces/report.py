@@ -1,4 +1,4 @@
-"""Pictures of the faces: the paper's three figures, and what else can be asked. Nothing is computed here.
+"""Pictures of the faces experiment: the paper's three figures, and the other questions.
 
 Images are `[n, 3, 64, 64]` in [0, 1], segmentations 18 masks `[n, 18, 64, 64]`; columns are faces.
 """
@@ -21,12 +21,12 @@ INCHES = 0.8
 
 
 def coloured(masks: Tensor) -> Tensor:
-    """Segmentations as images; where masks overlap, later ones lie over earlier ones."""
+    """Segmentations as images; later masks cover earlier ones."""
     return coloured_labels(label_map(masks.cpu()))
 
 
 def pictures(rows: Sequence[tuple[str, Tensor]], legend: bool = False, title: str = "") -> Figure:
-    """Rows with their names; with a legend of the labels, if there are segmentations among them."""
+    """Rows with their names, and a legend of the labels on request."""
     figure = grid([row.cpu().clamp(0, 1) for _, row in rows], title, [name for name, _ in rows], INCHES)
     if legend:
         pairs = zip(("background", *LABELS), COLOURS, strict=True)
@@ -36,7 +36,7 @@ def pictures(rows: Sequence[tuple[str, Tensor]], legend: bool = False, title: st
 
 
 def samples(images: Tensor, masks: Tensor, each: int = 12) -> Figure:
-    """Drawn faces with their segmentations."""
+    """Generated faces with their segmentations."""
     rows = []
     for start in range(0, len(images) - each + 1, each):
         part = slice(start, start + each)
@@ -54,11 +54,11 @@ def switch(without: tuple[Tensor, Tensor], with_it: tuple[Tensor, Tensor], name:
 
 def incomplete(images: Tensor, hidden: Tensor, truth: Tensor, found: Reading) -> Figure:
     """fig:celeba_segming. `hidden` `[n, 64, 64]` is black; `truth` are the true masks."""
-    seen = torch.where(hidden.cpu().unsqueeze(1), 0.0, images.cpu())
+    visible = torch.where(hidden.cpu().unsqueeze(1), 0.0, images.cpu())
     rows = [
-        ("seen", seen),
+        ("visible", visible),
         ("true labels", coloured(truth)),
-        ("found labels", coloured(found.masks)),
+        ("decided labels", coloured(found.masks)),
         ("in-painted", found.image),
         ("truth", images),
     ]
@@ -66,7 +66,7 @@ def incomplete(images: Tensor, hidden: Tensor, truth: Tensor, found: Reading) ->
 
 
 def demixed(first: Tensor, second: Tensor, mixed: Tensor, found: Sequence[tuple[str, Demixed]]) -> Figure:
-    """fig:celeba_demix. `found`: what was recovered, each under the name of what was known of the segmentations."""
+    """fig:celeba_demix. `found`: recovered images, under the name of what was given."""
     rows = [("first", first), ("second", second), ("mixed", mixed)]
     for name, each in found:
         rows += [(f"first, {name}", each.first), (f"second, {name}", each.second)]
@@ -74,7 +74,7 @@ def demixed(first: Tensor, second: Tensor, mixed: Tensor, found: Sequence[tuple[
 
 
 def restored(small: Tensor, large: Tensor, grey: Tensor, colours: Tensor, truth: Tensor) -> Figure:
-    """Super-resolution and colourisation: what was given, what was found, the truth."""
+    """Super-resolution and colourisation: given, recovered and true images."""
     side = truth.shape[-1]
     rows = [
         ("given", interpolate(small.cpu(), size=(side, side), mode="nearest")),

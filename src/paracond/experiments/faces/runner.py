@@ -77,7 +77,7 @@ class FacesRunner(Runner):
         return self.test[self.test.mask["s"].flatten(1).all(1).nonzero().squeeze(1)[: self.count(400, 8)]]
 
     def attributes(self, count: int, seed: int = 0) -> Tensor:
-        """Attributes of training faces, drawn at random."""
+        """Attributes of random training faces."""
         known = self.train.state["c"][self.train.mask["c"].all(1)]
         rows = torch.randint(len(known), (count,), generator=torch.Generator().manual_seed(seed))
         return known[rows].to(self.device)

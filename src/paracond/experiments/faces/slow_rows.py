@@ -1,8 +1,8 @@
 """Slow rows: rows of the running batch that stay long.
 
-Step II learns each conditional from states of chains that began at data n steps ago, on average. The larger n, the
-fewer fresh data. But answers come from chains of hundreds of steps. Errors that appear only then are never seen in
-training: pictures of a model that was learned with n = 4 grow garish within a hundred sweeps.
+Step II learns each conditional from states of chains that started at data n steps ago, on average. A larger n means
+fewer fresh data. But answers come from chains of hundreds of steps, and training never sees errors that appear only
+then: pictures of a model trained with n = 4 grow garish within a hundred sweeps.
 
 So a share of the rows is replaced less often than the others. The mean length of all chains stays n, since it is the
 size of the batch over the fresh rows per update. Most rows stay near the data. The slow rows show where chains go, and

@@ -1,17 +1,16 @@
 """Questions to one model of faces (section 5.4): images x, segmentations s, attributes c, and latents of any kind.
 
-Everything is a run of the same chain with something clamped:
+Each question is a run of the same chain with something clamped:
 
-    generation        c            -> x, s          the last state after some sweeps; shown is the mean of p(x | rest)
+    generation        c            -> x, s          the last state after some sweeps, shown as the mean of p(x | rest)
     attribute switch  c with one attribute changed, from a state that had it otherwise (see `guidance`)
-    reading           x_o          -> s, c, x_h     x_o all of the image, or what is seen of it; one chain for all three
+    reading           x_o          -> s, c, x_h     x_o is all of the image or its visible part; one chain for all three
     demixing          x            -> x', x'', m    two copies of the model; x = x' (1 - m) + x'' m, p(m) uniform
-    super-resolution  means of blocks of x -> x     } a deterministic factor that the Gaussian p(x | rest) is
-    colourisation     grey values of x     -> x     } conditioned on, exactly
+    super-resolution  means of blocks of x -> x     } a deterministic factor on which the Gaussian p(x | rest) is
+    colourisation     grey values of x     -> x     } conditioned exactly
 
-Discrete values are decided by their maximum marginal, real ones by their mean. s is 18 binary masks, or a map of 19
-labels of which 0 is the background; `masks` makes 18 masks of either. Many faces are asked about at once, a part of
-them at a time; answers are on the CPU.
+Discrete values are decided by maximum marginals, real ones by means. s is 18 binary masks, or a map of 19 labels with 0
+for the background. Faces are asked in parts of `MAX_ROWS` rows; answers are on the CPU.
 """
 
 from __future__ import annotations
@@ -33,22 +32,19 @@ from paracond.guidance import SWEEPS, WEIGHT
 
 MAX_ROWS = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
 PAIR = ("first", "second")
-HOLD = 10  # sweeps with the first mask, before it is redrawn
+HOLD = 10  # sweeps with the init mask clamped
 GREY = (0.299, 0.587, 0.114)
-#: Where the middle of a hidden square lies (rows, columns): at any of these places, 82% or more of a square of 24 x 24
-#: pixels is face, averaged over all segmented faces (skin, brows, eyes, glasses, nose, mouth, lips); 93% on the whole.
+#: Rows and columns for the middle of a hidden square: squares of 24 x 24 pixels there are 93% face, at least 82% each,
+#: averaged over all segmented faces.
 DOWN, RIGHT = (28, 46), (27, 37)
 
 
 # --- generation -------------------------------------------------------------------------------------------------
 
 
-def generate(
-    model: pc.JointModel, attributes: Tensor, sweeps: int = 100, seed: int = 0, chunk: int | None = None
-) -> State:
-    """A draw of everything given attributes `[n, 40]`, on the model's device."""
-    chunk = chunk or MAX_ROWS[model.device.type]
-    return pc.sample(model, {"c": attributes}, sweeps=sweeps, seed=seed, chunk=chunk)
+def generate(model: pc.JointModel, attributes: Tensor, sweeps: int = 100, seed: int = 0) -> State:
+    """Draw all groups given attributes `[n, 40]`, on the model's device."""
+    return pc.sample(model, {"c": attributes}, sweeps=sweeps, seed=seed, chunk=MAX_ROWS[model.device.type])
 
 
 def shown(model: pc.JointModel, state: State) -> Tensor:
@@ -58,24 +54,22 @@ def shown(model: pc.JointModel, state: State) -> Tensor:
 
 @torch.no_grad()
 def shown_masks(model: pc.JointModel, state: State) -> Tensor:
-    """The segmentations of a state: the decisions of p(s | rest), as 18 masks (a draw has single pixels astray)."""
+    """The segmentations of a state: decisions of p(s | rest) as 18 masks, without the noise of draws."""
     with model.eval_mode():
         law = model("s", {k: state[k] for k in model.reads("s")})
     return masks(model, model.variables["s"].decide(law.mean))
 
 
-def portraits(
-    model: pc.JointModel, attributes: Tensor, sweeps: int = 100, seed: int = 0, chunk: int | None = None
-) -> Tensor:
-    """Images `[n, 3, 64, 64]` alone, of any number of faces: nothing else is kept. Part k is drawn with seed + k."""
-    parts = attributes.split(chunk or MAX_ROWS[model.device.type])
+def portraits(model: pc.JointModel, attributes: Tensor, sweeps: int = 100, seed: int = 0) -> Tensor:
+    """Images `[n, 3, 64, 64]` of any number of faces, without the other groups. Part k has the seed `seed + k`."""
+    parts = attributes.split(MAX_ROWS[model.device.type])
     return torch.cat([shown(model, generate(model, part, sweeps, seed + k)) for k, part in enumerate(parts)])
 
 
 def switched(
     model: pc.JointModel, attributes: Tensor, index: int, sweeps: int = 100, seed: int = 0, guidance: float = WEIGHT
 ) -> tuple[State, State]:
-    """One draw of everything, edited both ways: without the attribute `index`, and with it."""
+    """Edit one draw both ways: without the attribute `index`, and with it."""
     without = attributes.clone()
     without[:, index] = 0
     drawn, where = generate(model, without, sweeps, seed), torch.arange(without.shape[1]) == index
@@ -92,7 +86,7 @@ def switched(
 
 
 def masks(model: pc.JointModel, s: Tensor) -> Tensor:
-    """Stored or decided segmentations as 18 masks, Bool `[n, 18, 64, 64]`."""
+    """Segmentations, as the model stores them, as 18 masks, Bool `[n, 18, 64, 64]`."""
     if isinstance(model.variables["s"], pc.Categorical):
         return s.unsqueeze(1) == torch.arange(1, len(LABELS) + 1, device=s.device).view(-1, 1, 1)
     return s > 0.5
@@ -103,8 +97,8 @@ def masks(model: pc.JointModel, s: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What was found out about images: 18 masks (Bool), the image itself (hidden parts by their mean marginal, seen
-    ones as they were) and attributes `[n, 40]`."""
+    """Answers about images: 18 masks (Bool), the image with its hidden parts filled by mean marginals, and attributes
+    `[n, 40]`."""
 
     masks: Tensor
     image: Tensor
@@ -122,8 +116,7 @@ def segment(
 ) -> Reading:
     """Segmentation, hidden pixels and attributes from one chain. `seen` is Bool `[64, 64]` or `[n, 64, 64]`.
 
-    Many chains and few sweeps, without a warm-up: where something is hidden, chains move slowly, and begin near the
-    answer.
+    Uses many chains with few sweeps and no warm-up: with hidden pixels chains move slowly, and start near the answer.
     """
     known = {} if seen is None else {"x": seen.expand(len(images), *images.shape[-2:]).unsqueeze(1).expand_as(images)}
     found = _ask(model, {"x": images}, ["s", "x", "c"], known, sweeps=sweeps, warmup=0, chains=chains, seed=seed)
@@ -138,13 +131,12 @@ def attributes_of(model: pc.JointModel, images: Tensor, *, sweeps: int = 20, cha
 def segmentation_of(
     model: pc.JointModel, images: Tensor, *, sweeps: int = 20, chains: int = 4, seed: int = 0
 ) -> Tensor:
-    """18 masks, Bool, from whole images: of a model that has s, whatever else it has."""
+    """18 masks, Bool, from whole images."""
     return masks(model, _ask(model, {"x": images}, ["s"], sweeps=sweeps, chains=chains, seed=seed)["s"])
 
 
 def squares(count: int, size: int = 24, seed: int = 0) -> Tensor:
-    """Hidden squares over the face, Bool `[count, 64, 64]`, true inside: their middles are drawn uniformly from the
-    rows DOWN and the columns RIGHT, where faces of the common frame are. The same seed gives the same squares."""
+    """Hidden squares over the face, Bool `[count, 64, 64]`, true inside, with middles uniform over DOWN and RIGHT."""
     generator = torch.Generator().manual_seed(seed)
     inside = []
     for low, high in (DOWN, RIGHT):
@@ -159,7 +151,7 @@ def squares(count: int, size: int = 24, seed: int = 0) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Demixed:
-    """Both images `[n, 3, 64, 64]`, by mean marginals, and the probability `[n, 64, 64]` that the second was seen."""
+    """Both images `[n, 3, 64, 64]` by mean marginals, and the probability `[n, 64, 64]` that the second is visible."""
 
     first: Tensor
     second: Tensor
@@ -167,15 +159,15 @@ class Demixed:
 
 
 def mix(first: Tensor, second: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Each pixel from either image, with equal chances: the mixed images, and m, Bool `[n, 1, 64, 64]`, true where the
-    second was seen."""
+    """Mix pairs of images pixel by pixel with equal chances: the mixed images, and m, Bool `[n, 1, 64, 64]`, true where
+    the second is visible."""
     chance = torch.rand(len(first), 1, *first.shape[-2:], generator=torch.Generator().manual_seed(seed))
     m = (chance < 0.5).to(first.device)
     return torch.where(m, second, first), m
 
 
 def demixing(model: pc.JointModel) -> pc.JointModel:
-    """Two copies of the model, and the mask m, given the mixed image x."""
+    """The joint model of two copies of the model and the mask m, given the mixed image x."""
 
     def mask(law, others):
         first, second = (law(f"{each}.x").scores(others["x"]).sum(1, keepdim=True) for each in PAIR)
@@ -204,12 +196,15 @@ def demix(
     chains: int = 4,
     seed: int = 0,
 ) -> Demixed:
-    """Both images from their mixture. Known may be both segmentations, as the model stores them (the paper's figure),
-    both attributes, and the mask m `[n, 1, 64, 64]` itself (not in the paper). Chains begin with masks drawn from the
-    probabilities `init_mask` `[n, 1, 64, 64]`, if there are any, which are held for some sweeps (see `cartoon`).
+    """Both images from their mixture.
 
-    Where nothing tells first from second, each chain finds its own order: it is turned round if it then agrees better
-    with the first chain of its image.
+    segmentations: of both, as the model stores them (the paper's figure).
+    attributes: of both.
+    mask: m `[n, 1, 64, 64]`, if known (not in the paper).
+    init_mask: probabilities `[n, 1, 64, 64]` of m. Chains start with masks drawn from them, clamped for `HOLD` sweeps.
+
+    With the mixture alone, each chain has its own order of the two images: chains are swapped to agree with the first
+    chain of their image.
     """
     given = {"x": mixed} if mask is None else {"x": mixed, "m": mask.float()}
     for name, pair in (("s", segmentations), ("c", attributes)):
@@ -230,13 +225,13 @@ def demix(
 
 
 def _drawn(chance: Tensor, seed: int) -> Tensor:
-    """Masks with these probabilities."""
+    """Draw masks with these probabilities."""
     return torch.bernoulli(chance.cpu(), generator=torch.Generator().manual_seed(seed)).to(chance.device)
 
 
 def _held(model: pc.JointModel, joint: pc.JointModel, given: dict[str, Tensor], seed: int) -> State:
-    """States of the chain with the mask held, of all that is not given. Each image begins as if it were alone, and seen
-    where the mask says so."""
+    """States of all groups that are not given, after `HOLD` sweeps with the mask clamped. Each image starts at the init
+    of the model alone, given the pixels that the mask shows."""
     chunk = MAX_ROWS[joint.device.type]
     init: State = {}
     for value, each in enumerate(PAIR):
@@ -249,7 +244,7 @@ def _held(model: pc.JointModel, joint: pc.JointModel, given: dict[str, Tensor], 
 
 
 def _in_order(first: Tensor, second: Tensor, m: Tensor) -> list[Tensor]:
-    """Chains `[n, chains, ...]` turned round where that brings them nearer to the first one."""
+    """Swap the images of chains `[n, chains, ...]` where that brings them nearer to the first chain."""
 
     def gap(a: Tensor, b: Tensor) -> Tensor:
         return (a - first[:, :1]).square().sum((2, 3, 4)) + (b - second[:, :1]).square().sum((2, 3, 4))
@@ -259,7 +254,7 @@ def _in_order(first: Tensor, second: Tensor, m: Tensor) -> list[Tensor]:
 
 
 def _image_first(model: pc.JointModel) -> pc.JointModel:
-    """The model with x before what reads it: after a new mask, both images are redrawn first (see `compose`)."""
+    """The model with x as its first group: after a new mask, both images are redrawn first (see `compose`)."""
     names = ["x", *(name for name in model.names if name != "x")]
     return pc.JointModel({n: model.conditional(n) for n in names}, model.alpha, model.context)
 
@@ -289,17 +284,17 @@ def colourised(model: pc.JointModel, grey: Tensor, **options) -> Tensor:
 
 
 def shrunk(images: Tensor, size: int = 4) -> Tensor:
-    """The means of blocks: what `super_resolved` is given."""
+    """The means of blocks, the input of `super_resolved`."""
     return torch.nn.functional.avg_pool2d(images, size)
 
 
 def enlarged(small: Tensor, size: int = 4) -> Tensor:
-    """Smooth images that have nearly these means."""
+    """Bicubic enlargements."""
     return torch.nn.functional.interpolate(small, scale_factor=size, mode="bicubic").clamp(0, 1)
 
 
 def greyed(images: Tensor) -> Tensor:
-    """Grey values `[n, 1, 64, 64]`: what `colourised` is given."""
+    """Grey values `[n, 1, 64, 64]`, the input of `colourised`."""
     return (images * images.new_tensor(GREY).view(3, 1, 1)).sum(1, keepdim=True)
 
 
@@ -313,8 +308,8 @@ def _under(
     chains: int = 8,
     seed: int = 0,
 ) -> Tensor:
-    """The mean marginal of x where `rule` holds it to what is given. Chains begin at the images `first`, or at the
-    model's initializer; many short ones, because they drift."""
+    """The mean marginal of x under a deterministic `rule`, by many short chains, since chains drift. They start at the
+    images `first`, or at the model's initializer."""
     families = {name: pc.Real(tuple(value.shape[1:])) for name, value in given.items()}
     joint = pc.compose({"face": model}, given=families, rules={"face.x": rule})
     options: dict = {"sweeps": sweeps, "chains": chains, "seed": seed}
@@ -322,11 +317,11 @@ def _under(
     return found.clamp(0, 1)
 
 
-# --- asking -----------------------------------------------------------------------------------------------------
+# --- queries -----------------------------------------------------------------------------------------------------
 
 
 def marginals(model: pc.JointModel, given: Mapping[str, Tensor], want: list[str], **options) -> dict[str, Tensor]:
-    """Means of what is wanted (of binary groups: probabilities), on the CPU."""
+    """Means of the wanted groups (probabilities of binary ones), on the CPU."""
     return _ask(model, given, want, means=True, **options)
 
 
@@ -343,13 +338,13 @@ def _ask(
     init: Mapping[str, Tensor] | None = None,
     means: bool = False,
 ) -> dict[str, Tensor]:
-    """Decisions, or means, of what is wanted, on the CPU, by `sweeps` after `warmup` more (as many if not said);
-    `known` are masks of what is given in part."""
+    """Decisions or means of the wanted groups, on the CPU, from `sweeps` sweeps after `warmup` (default: as many).
+    `known`: masks of groups that are given in part."""
     known = known or {}
     rows, size = len(next(iter(given.values()))), max(1, MAX_ROWS[model.device.type] // chains)
     parts = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pc.NotMixedWarning)  # of many faces some have not; what is measured tells
+        warnings.simplefilter("ignore", pc.NotMixedWarning)  # some of many faces; the measures show it
         for k, first in enumerate(range(0, rows, size)):
             part = slice(first, first + size)
             some = {n: pc.Observed(v[part], known[n][part]) if n in known else v[part] for n, v in given.items()}

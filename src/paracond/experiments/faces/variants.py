@@ -1,12 +1,12 @@
-"""What single choices are worth: the same design with one of them, and without it, learned for the same updates.
+"""Ablations of the faces model: pairs of designs that differ in one choice, trained for the same number of updates.
 
-    union    all faces                                   against the faces of which everything is known
+    union    all faces                                   against the faces with segmentations and attributes
     masks    s as 18 binary masks                        against one label for each pixel
-    warm     completion goes on from cached y and z      against from scratch (see DENSE)
-    warm_all the same, from s and c too where they lack  against from scratch
+    warm     completion continues from cached y and z    against from scratch (see DENSE)
+    warm_all the same, from missing s and c too          against from scratch
     parallel completion runs in parallel with training   against in turn with it
 
-A gain is what the first has more of F1 and accuracy, or less of FID.
+A gain is the excess of the first in F1 and accuracy, or its smaller FID.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from paracond.experiments.faces.runner import FacesRunner
 
 @dataclass(frozen=True)
 class Variant:
-    """A design, changed, and the faces it learns from."""
+    """Changes of a design, and whether it learns from complete faces only."""
 
     name: str
     changes: tuple[tuple[str, object], ...] = ()
@@ -38,9 +38,8 @@ class Variant:
 
 
 BASE = Variant("base")
-#: One step of completion, where every group reads all others, and images are neither moved nor mirrored (what was drawn
-#: for a face would not fit it). In the preset itself groups read little, and no face lacks both s and c: two steps
-#: forget where they began, and cold and warm are the same, to the last digit.
+#: Every group reads all others, completion has one step, and images stay in place, so that cached values fit. In the
+#: preset itself two steps of completion forget their init, and warm completion changes nothing.
 DENSE = (("sparse", False), ("completion_steps", 1), ("jitter", 0), ("mirrored", False), ("shifts", 0))
 COLD = Variant("cold", DENSE)
 PAIRS: Mapping[str, tuple[Variant, Variant]] = {
@@ -59,8 +58,7 @@ def check(names: tuple[str, ...]) -> None:
 
 
 def variants(runner: FacesRunner, design: Design) -> dict[str, Callable[[], None]]:
-    """The trainings of all pairs that were asked for, and what they show; a design that is in several pairs learns
-    once."""
+    """The trainings and comparisons of all pairs in the settings; a design of several pairs is trained once."""
     base = replace(design, updates=runner.count(runner.config.variant_updates, 20))
     parts: dict[str, Callable[[], None]] = {}
     known: dict[tuple[str, bool], str] = {}
@@ -76,7 +74,7 @@ def variants(runner: FacesRunner, design: Design) -> dict[str, Callable[[], None
 
 
 def key_of(design: Design, variant: Variant) -> str:
-    """By which a training is known: another design, or other faces, have another."""
+    """The name of a training, which depends on its design and its faces."""
     return f"learning_{variant.name}_{design.updates}_{digest(f'{design} {variant.complete}')}"
 
 
@@ -85,7 +83,7 @@ def digest(text: str) -> str:
 
 
 def learned(runner: FacesRunner, design: Design, variant: Variant) -> None:
-    """One training; its numbers go to the details."""
+    """Run one training; its numbers go to the details."""
     key = key_of(design, variant)
     own = replace(runner, train=stored(runner.train, design), test=stored(runner.test, design))
     rows = complete_rows(own.train)
@@ -107,12 +105,12 @@ def report(runner: FacesRunner, name: str, keys: list[str], updates: int) -> Non
 
 
 def complete_rows(data: pc.Data) -> torch.Tensor:
-    """The numbers of the faces of which everything is known."""
+    """The rows with segmentations and attributes."""
     return (data.mask["s"].flatten(1).all(1) & data.mask["c"].all(1)).nonzero().squeeze(1)
 
 
 def stored(data: pc.Data, design: Design) -> pc.Data:
-    """The faces with their segmentations as the design has them."""
+    """The faces with segmentations in the form of the design."""
     s, known = data.state["s"], data.mask["s"].flatten(1).all(1)
     masks = s.ndim == 4
     if masks == (design.segmentation == "masks"):

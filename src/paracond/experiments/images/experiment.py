@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -58,6 +58,7 @@ class Experiment:
     paper: dict[str, float]
     goals: dict[str, float]
     half_pixels: bool = False
+    make_learner: ClassVar = staticmethod(make_learner)
 
 
 @dataclass(kw_only=True)
@@ -135,8 +136,8 @@ def saved(runner: ImageRunner, design: Design) -> pc.JointModel:
     binary = bool(((runner.test.state["x"] == 0) | (runner.test.state["x"] == 1)).all())
     for name, family in variables_of(design, binary).items():
         if name in "xc" and type(model.variables.get(name)) is not type(family):
-            found = model.variables.get(name, "no such group")
-            raise InputError(f"{runner.config.model} is no model of {runner.name}: {name!r} is {found}")
+            group = model.variables.get(name, "missing")
+            raise InputError(f"{runner.config.model} is no model of {runner.name}: {name!r} is {group}")
     return model
 
 
@@ -231,9 +232,7 @@ def minutes_to_paper(runner: ImageRunner, milestones: Milestones) -> float:
 def stopwatch(runner: ImageRunner, design: Design, model: pc.JointModel) -> None:
     """Time updates and generation on this device."""
     times = timing.update_times(lambda engine: make_learner(design, runner.train, engine, 0), runner.config.compile)
-    runner.add("update_ms", times.fast, "lower", f"batch {design.batch_size}, set-up {times.set_up:.0f} s")
-    runner.add("update_ms_eager", times.eager, "lower", "the same in plain eager float32, same run")
-    runner.add("update_ms_floor", times.floor, "lower", "arithmetic and bandwidth, counted and at measured rates")
+    timing.add_times(runner, times, f"batch {design.batch_size}, set-up {times.set_up:.0f} s")
     runner.add("update_speedup", times.eager / times.fast, "higher", "eager / fast")
     runner.add("update_over_floor", times.fast / times.floor, "lower", "fast / floor")
     classes = runner.train.state["c"][:30_000].to(runner.device)

@@ -70,6 +70,19 @@ class Design:
     """if labels are missing, repeat labelled examples until they make up this share"""
 
 
+#: The paper's networks and training.
+PAPER = Design(
+    kind="plain",
+    width=32,
+    width_class=32,
+    class_reads_latents=True,
+    init=0,
+    learning_rate=1e-4,
+    last_learning_rate=1e-4,
+    updates=80_000,
+)
+
+
 @dataclass(frozen=True)
 class Config(PresetConfig):
     """Settings of the experiments on MNIST and Fashion-MNIST."""
@@ -142,7 +155,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
     return settle(learner)
 
 
-# --- questions -----------------------------------------------------------------------------------------------------
+# --- questions ----------------------------------------------------------------------------------------------------
 
 
 def generate(model: pc.JointModel, classes: Tensor, sweeps: int = 100, seed: int = 0, **options) -> State:
