@@ -15,7 +15,8 @@ def written() -> list[Path]:
     """Every file in which a path of the machine that wrote it could be left behind."""
     folders = [path for name in ("results", "research", "docs") for path in (ROOT / name).rglob("*")]
     files = [*folders, *ROOT.glob("models/*/README.md"), *ROOT.glob("*.md")]
-    return [path for path in files if path.is_file() and not {"__pycache__", "_build"} & set(path.parts)]
+    made = {"__pycache__", "_build", ".ruff_cache"}
+    return [path for path in files if path.is_file() and not made & set(path.parts)]
 
 
 def machine_lines(path: Path) -> list[str]:

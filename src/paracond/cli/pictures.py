@@ -11,7 +11,6 @@ from torch import Tensor
 
 import paracond as pc
 from paracond.data import State
-from paracond.experiments.common.pictures import COLOURS, coloured_labels, grid, label_map
 
 
 def written(model: pc.JointModel, state: State, out: Path, title: str, parts: dict[str, Tensor]) -> list[Path]:
@@ -57,12 +56,16 @@ def _segmentations(model: pc.JointModel) -> list[str]:
 def _painted(decided: Tensor) -> Tensor:
     """Labels `[n, height, width]`, or masks `[n, masks, height, width]` (later ones over earlier ones), as colours
     `[n, 3, height, width]`. 0, or no mask, is black."""
+    from paracond.experiments.common.pictures import COLOURS, coloured_labels, label_map
+
     labels = label_map(decided) if decided.ndim == 4 else decided.long()
     return coloured_labels(torch.where(labels > 0, (labels - 1) % (len(COLOURS) - 1) + 1, 0))
 
 
 def picture(shown: Tensor):
     """A figure of rows of ten images, at most twenty rows; the last is filled up with blanks."""
+    from paracond.experiments.common.pictures import grid
+
     columns = min(10, len(shown))
     some = shown[: 20 * columns]
     blanks = some.new_full((-len(some) % columns, *some.shape[1:]), float(some.shape[1] == 3))  # white, either way

@@ -12,9 +12,7 @@ import tyro
 import paracond as pc
 from paracond.cli.registry import EXPERIMENTS
 from paracond.data import at_least
-from paracond.experiments.common.milestones import train as fit
 from paracond.experiments.common.results import choose_device
-from paracond.experiments.common.runner import Unfinished
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,9 @@ class Config:
 
 
 def main(config: Config) -> str:
+    from paracond.experiments.common.milestones import train
+    from paracond.experiments.common.runner import Unfinished
+
     experiment, device = EXPERIMENTS[config.dataset].load().EXPERIMENT, choose_device(config.device)
     data = experiment.load("train", folder=config.data)
     if config.labels is not None:
@@ -59,7 +60,7 @@ def main(config: Config) -> str:
     engine = pc.Engine(device, compile=config.compile and device == "cuda")
     learner = experiment.make_learner(design, data, engine, config.seed)
     try:
-        fit(learner, design.updates, config.folder / "checkpoint", config)
+        train(learner, design.updates, config.folder / "checkpoint", config)
     except (Unfinished, KeyboardInterrupt):  # --resume continues; the model can be used already
         if learner.step_count:  # else nothing was learned or restored: a model that was saved before stays
             _save(learner, config.folder)
