@@ -244,7 +244,9 @@ def test_initializers_are_saved(tmp_path):
     again = pc.JointModel.load(tmp_path)
     state = pc.initializers.initial_state(model, 5, model.generator(0))
     assert torch.equal(pc.initializers.score(again, "x", state), pc.initializers.score(model, "x", state))
-    assert again.conditional("z").init is None and pc.initializers.score(again, "z", state) is None
+    assert again.conditional("z").init is None
+    with pytest.raises(pc.InputError, match="'z' has no initializer"):
+        pc.initializers.score(again, "z", state)
 
 
 def test_a_folder_of_an_earlier_version_loads_and_answers_the_same(tmp_path):
