@@ -2,8 +2,9 @@
 
     python research/levers.py --dataset fashion --updates 8000 --only base maps_8 wide
 
-The script writes OUT/results.json and OUT/report.html after each model; `--resume` continues a stopped run. Each model gets the measures of `images.model.quality`, its accuracy, and the bits and number of active latents, which
-show a collapse.
+The script writes OUT/results.json and OUT/report.html after each model; `--resume` continues a stopped run. Each model
+gets the measures of `images.model.quality`, its accuracy, and the bits and number of active latents, which show a
+collapse.
 """
 
 from __future__ import annotations

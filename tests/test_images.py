@@ -367,10 +367,6 @@ def folder(tmp_path, monkeypatch):
         unchecked = lambda split, folder=None, load=load: load(split, folder=folder, verify=False)  # noqa: E731
         changed = images_experiment.replace(module.EXPERIMENT, load=unchecked)
         monkeypatch.setattr(module, "EXPERIMENT", changed)
-    from paracond.cli import commands as use
-
-    monkeypatch.setitem(use.EXPERIMENTS, "mnist", mnist.EXPERIMENT)
-    monkeypatch.setitem(use.EXPERIMENTS, "fashion", fashion.EXPERIMENT)
     return tmp_path
 
 
@@ -545,10 +541,9 @@ def test_levers_are_tried_one_at_a_time(folder, monkeypatch):
 
 def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatch):
     tiny = images.small(mnist.EXPERIMENT.presets["best"])
-    from paracond.cli import commands as use
     from paracond.cli import pictures as use_pictures
 
-    monkeypatch.setitem(use.EXPERIMENTS, "mnist", images_experiment.replace(mnist.EXPERIMENT, presets={"best": tiny}))
+    monkeypatch.setattr(mnist, "EXPERIMENT", images_experiment.replace(mnist.EXPERIMENT, presets={"best": tiny}))
     out = folder / "run"
     train = ["train", "mnist", "--data", str(folder), "--out", str(out), "--device", "cpu"]
     cli.main([*train, "--minutes", "0"])
