@@ -85,6 +85,10 @@ def test_unknown_names_get_one_sentence(words, message):
         cli.main(words)
 
 
+#: Parts of recorded commands that exist at the commit next to them, but no longer here.
+RECORDED = ("reproduce levers", "--variants")
+
+
 def documented() -> list[str]:
     """Every command in the documents, in the text and in blocks of code."""
     found = []
@@ -92,7 +96,7 @@ def documented() -> list[str]:
         found += re.findall(r"`(paracond [^`\n]+)`", text)
         for block in re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             found += [re.split(r"\s+#", line)[0] for line in block.splitlines() if line.startswith("paracond ")]
-    return sorted(set(found))
+    return sorted(command for command in set(found) if not any(words in command for words in RECORDED))
 
 
 @pytest.mark.parametrize("command", documented())

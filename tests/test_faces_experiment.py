@@ -15,15 +15,21 @@ from paracond.cli import main as cli
 from paracond.experiments.faces import experiment as faces
 from paracond.experiments.faces import model as faces_model
 from paracond.experiments.faces import tasks
-from paracond.experiments.faces import variants as faces_variants
 from paracond.experiments.faces.model import BEST, PAPER, finished, make_learner, make_model, small, variables_of
 from paracond.experiments.faces.runner import few, hold_out
 
 NAMES = {
     *("training_minutes", "f1", "f1_control", "f1_hidden_ratio", "attribute_accuracy", "inpainting_psnr"),
-    *("inpainting_psnr_gain", "demixing_psnr_gain", "union_gain_f1", "union_gain_accuracy"),
-    *("masks_gain_f1", "warm_gain_f1", "warm_all_gain_f1", "parallel_gain_accuracy"),
+    *("inpainting_psnr_gain", "demixing_psnr_gain"),
 }
+
+
+@pytest.fixture
+def faces_variants(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "research"))
+    import faces_variants
+
+    return faces_variants
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +53,13 @@ def test_the_experiment_from_a_file_to_a_report(folder, tmp_path, capsys):
     assert all(metric["goal"] is None for metric in metrics.values())  # a quick run has none
     page = (tmp_path / "report.html").read_text()
     assert all(heading in page for heading in ("Generated", "Demixing", "Eyeglasses off and on", "Super-resolution"))
-    again = ["reproduce", "faces", "--quick", "--device", "cpu", "--data", str(folder), "--variants"]
+    again = ["reproduce", "faces", "--quick", "--device", "cpu", "--data", str(folder)]
     cli.main([*again, "--out", str(tmp_path / "again"), "--model", str(tmp_path / "model")])
     asked = json.loads((tmp_path / "again" / "results.json").read_text())
     found = {metric["name"]: metric["value"] for metric in asked["metrics"]}
     for name, close in {"f1": 0.002, "inpainting_psnr": 0.02, "attribute_accuracy": 0.01}.items():  # rounded weights
         assert found[name] == pytest.approx(metrics[name]["value"], abs=close)
-    assert "training_minutes" not in found and "union_gain_f1" not in found
+    assert "training_minutes" not in found
 
 
 def test_what_was_measured_of_a_model_is_not_measured_again(folder, tmp_path, capsys, monkeypatch):
@@ -68,26 +74,21 @@ def test_what_was_measured_of_a_model_is_not_measured_again(folder, tmp_path, ca
     cut_off.__name__ = last.__name__
     monkeypatch.setattr(faces, "DIRECTIONS", (*faces.DIRECTIONS[:2], cut_off))
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        cli.main([*run, "--variants"])
+        cli.main(run)
     before = {m["name"]: m["value"] for m in json.loads((tmp_path / "results.json").read_text())["metrics"]}
     monkeypatch.setattr(faces, "DIRECTIONS", (*faces.DIRECTIONS[:2], last))
     capsys.readouterr()
-    resumed = [*run, "--resume", "--model", str(tmp_path / "model")]
-    cli.main([*resumed, "--variants", "union", "--variant-updates", "7"])  # which has to do with the variants alone
+    cli.main([*run, "--resume", "--model", str(tmp_path / "model")])
     printed = capsys.readouterr().out
     assert "reading: measured before" in printed and f"{last.__name__}: measured before" not in printed
     record = json.loads((tmp_path / "results.json").read_text())
     found = {m["name"]: m["value"] for m in record["metrics"]}
     assert {name: found[name] for name in before} == before and "training_minutes" in before
-    assert {"super_resolution_psnr_gain", "union_gain_f1"} <= set(found)
-    base = faces_variants.key_of(replace(small(BEST), updates=20), faces_variants.BASE)
-    assert set(record["measured"]) >= {"training", "reading", base} and base.startswith("learning_base_20_")
-    assert base != faces_variants.key_of(replace(small(BEST), updates=20, jitter=0), faces_variants.BASE)
-    assert any(name.startswith("variant_union_20_") for name in record["measured"])
+    assert "super_resolution_psnr_gain" in found and set(record["measured"]) >= {"training", "reading"}
     assert (tmp_path / "report.html").read_text().count("<figure>") == 4
     monkeypatch.setattr(faces, "DIRECTIONS", faces.DIRECTIONS[1:2])
     pc.JointModel.load(tmp_path / "model").save(tmp_path / "other", dtype=torch.float16)
-    other = [*run, "--resume", "--model", str(tmp_path / "other"), "--variants"]
+    other = [*run, "--resume", "--model", str(tmp_path / "other")]
     cli.main(other)
     assert "reading: measured before, but with another model: once more" in capsys.readouterr().out
     cli.main([*other, "--seed", "5"])
@@ -134,7 +135,7 @@ def test_what_is_missing_is_completed(design, folder):
     assert (start is None) if design is PAPER else (start.waves.band == small(design).finer[1])
 
 
-def test_caches_do_not_fit_moved_faces(folder):
+def test_caches_do_not_fit_moved_faces(folder, faces_variants):
     data = pc.datasets.faces(folder=folder, segmentation="labels")
     for moving in ({"mirrored": False}, {"shifts": 0}):
         with pytest.raises(pc.InputError, match="do not fit it once it moves"):
@@ -160,7 +161,7 @@ def test_two_steps_forget_where_completion_began(folder, sparse, steps, same):
     assert torch.equal(*weights) == same
 
 
-def test_segmentations_are_stored_as_a_design_has_them(folder):
+def test_segmentations_are_stored_as_a_design_has_them(folder, faces_variants):
     labels, masks = (pc.datasets.faces(folder=folder, segmentation=kind) for kind in ("labels", "masks"))
     for data in (labels, masks):
         for kind, wanted in (("labels", labels), ("masks", masks)):
@@ -171,32 +172,23 @@ def test_segmentations_are_stored_as_a_design_has_them(folder):
     assert len(faces_variants.complete_rows(labels)) == len(faces_variants.complete_rows(masks)) > 0
 
 
-def test_an_unknown_variant_is_refused(folder, tmp_path):
-    with pytest.raises(
-        SystemExit, match="no variant is called 'magic'; there are union, masks, warm, warm_all, parallel"
-    ):
-        cli.main(["reproduce", "faces", "--variants", "magic", "--data", str(folder), "--out", str(tmp_path)])
-
-
-def test_a_training_by_itself_is_one_of_the_experiment(folder, tmp_path, capsys, monkeypatch):
-    """The experiment reuses the training of the script."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "research"))
-    import faces_variant
-
-    monkeypatch.setattr(faces, "DIRECTIONS", ())
-    run = ["reproduce", "faces", "--quick", "--device", "cpu", "--data", str(folder), "--out", str(tmp_path)]
-    cli.main([*run, "--variants"])
-    options = {"updates": 20, "model": tmp_path / "model", "out": tmp_path, "data": folder, "quick": True}
-    faces_variant.main(faces_variant.Config("complete", **options))
+def test_variants_give_gains_and_reuse_trainings(folder, tmp_path, capsys, faces_variants):
+    """A side may be trained by itself; the comparison then uses it. A design of several pairs is trained once."""
+    options = {"out": tmp_path, "data": folder, "device": "cpu", "quick": True}
+    faces_variants.main(faces_variants.Config(("complete",), **options))
     capsys.readouterr()
-    cli.main([*run, "--resume", "--model", str(tmp_path / "model"), "--variants", "union"])
+    faces_variants.main(faces_variants.Config(resume=True, **options))
     printed = [line.strip() for line in capsys.readouterr().out.splitlines() if "measured before" in line]
     assert len(printed) == 1 and printed[0].startswith("learning_complete_20_")
-    with pytest.raises(pc.InputError, match="no side is called 'magic'; there are base, complete"):
-        faces_variant.main(faces_variant.Config("magic", **options))
+    record = json.loads((tmp_path / "results.json").read_text())
+    gains = {f"{pair}_gain_{metric}" for pair in faces_variants.PAIRS for metric in ("f1", "accuracy")}
+    assert gains <= {metric["name"] for metric in record["metrics"]}
+    assert sum(name.startswith("learning_") for name in record["measured"]) == 7
+    with pytest.raises(pc.InputError, match="no pair or side is called 'magic'; there are union, masks, warm"):
+        faces_variants.main(faces_variants.Config(("magic",), **options))
 
 
-@pytest.mark.parametrize("option", ["--updates", "--generated", "--variant-updates"])
+@pytest.mark.parametrize("option", ["--updates", "--generated"])
 def test_impossible_numbers_are_refused(option, folder, tmp_path):
     with pytest.raises(SystemExit, match=f"{option} must be a whole number, at least [012], found -1"):
         cli.main(["reproduce", "faces", option, "-1", "--data", str(folder), "--out", str(tmp_path)])

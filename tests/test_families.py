@@ -189,11 +189,3 @@ def test_a_ceiling_bounds_the_scale_and_keeps_its_start():
 def test_bad_families_are_refused(build, message):
     with pytest.raises(pc.InputError, match=message):
         build()
-
-
-@pytest.mark.parametrize("ceiling", [None, 0.5])
-def test_raw_scales_are_those_that_give_a_scale(ceiling):
-    family = pc.Real(1, scale="element", ceiling=ceiling)
-    for scale in (0.002, 0.03, 0.4):
-        output = torch.tensor([[[0.0], [family.raw_scale(scale)]]], dtype=torch.float64)
-        assert float(family.distribution(output).variance.sqrt()) == pytest.approx(scale, rel=1e-9)

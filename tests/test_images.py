@@ -23,7 +23,7 @@ from paracond.experiments.common.images import shown
 from paracond.experiments.common.learning import balanced
 from paracond.experiments.common.milestones import Milestones
 from paracond.experiments.images import experiment as images_experiment
-from paracond.experiments.images import fashion, levers, mnist
+from paracond.experiments.images import fashion, mnist
 from paracond.experiments.images import model as images
 from paracond.networks import image_network
 from paracond.training import augment
@@ -524,36 +524,17 @@ def test_the_paper_is_passed_when_both_numbers_are():
     assert minutes((9.0, 0.999), (5.0, 0.98)) == float("inf")
 
 
-def test_levers_are_tried_one_at_a_time(folder, monkeypatch, capsys):
+def test_levers_are_tried_one_at_a_time(folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "research"))
+    import levers
+
     monkeypatch.setitem(levers.EXPERIMENTS, "fashion", fashion.EXPERIMENT)
-    out = folder / "levers"
-    options = ["--data", str(folder), "--out", str(out), "--device", "cpu", "--quick"]
-    cli.main(["reproduce", "levers", *options, "--only", "base", "shifts"])
-    names = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
+    options = {"data": folder, "out": folder / "levers", "device": "cpu", "quick": True}
+    levers.main(levers.Config(only=("base", "shifts"), **options))
+    names = {m["name"] for m in json.loads((folder / "levers" / "results.json").read_text())["metrics"]}
     assert {"base_accuracy", "shifts_accuracy", "base_bits", "shifts_active"} <= names
-    with pytest.raises(SystemExit, match="no lever is called 'magic'; there are base"):
-        cli.main(["reproduce", "levers", *options, "--only", "magic"])
-    with pytest.raises(SystemExit, match="--updates must be a whole number, at least 1, found 0"):
-        cli.main(["reproduce", "levers", *options, "--updates", "0"])
-    tried, original = [], levers.try_out
-
-    def stop_at_the_second(session, name, design):
-        tried.append(name)
-        if len(tried) == 2:
-            raise KeyboardInterrupt
-        original(session, name, design)
-
-    monkeypatch.setattr(levers, "try_out", stop_at_the_second)
-    with pytest.raises(SystemExit, match="interrupted"):
-        cli.main(["reproduce", "levers", *options, "--only", "jitter", "base"])
-    names = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
-    assert "jitter_accuracy" in names and "base_accuracy" not in names
-    monkeypatch.setattr(levers, "try_out", original)
-    capsys.readouterr()
-    cli.main(["reproduce", "levers", *options, "--resume", "--only", "jitter", "base", "slow"])
-    assert capsys.readouterr().out.count("measured before") == 2  # base by the first command
-    names = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
-    assert {"jitter_accuracy", "base_accuracy", "slow_accuracy"} <= names
+    with pytest.raises(pc.InputError, match="no lever is called 'magic'; there are base"):
+        levers.main(levers.Config(only=("magic",), **options))
     for change in levers.CHANGES.values():  # every lever is a design that can be built
         images.make_model(images.small(images_experiment.replace(fashion.BEST, **change)), binary=False)
 

@@ -172,12 +172,7 @@ class Ruled(Conditional):
 
 @dataclass(frozen=True, eq=False)
 class Pinned(Distribution):
-    """A law with some coordinates fixed.
-
-    law: the law of the other coordinates; coordinates must be independent, and encoded as they are stored.
-    value: the fixed values; it broadcasts against draws.
-    where: Bool, true at the fixed coordinates; it broadcasts against draws.
-    """
+    """A law of independent coordinates, fixed to `value` in `where`; both broadcast against draws."""
 
     law: Distribution
     value: Tensor
@@ -213,12 +208,6 @@ class Summing(Distribution):
         x | sum w x = t   =   x + v w (t - sum w x) / sum w^2 v,      x ~ law.
 
     `scores` are those of `law`, without the factor of the constraint.
-
-    law: the Gaussian without the constraint.
-    total: the sums, `[batch, channels (or 1), height / size, width / size]`.
-    weights: the weights; they broadcast against images.
-    size: the side of a block in pixels.
-    channels: whether a block has all channels, and not one.
     """
 
     law: Gaussian

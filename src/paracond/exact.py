@@ -52,10 +52,7 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MatrixKernel:
-    """Any kernel as a dense matrix.
-
-    transition: `transition[a, b]` = p(b | a), float64.
-    """
+    """Any kernel as a dense matrix, `transition[a, b]` = p(b | a), float64."""
 
     transition: Tensor
 
@@ -78,11 +75,7 @@ class MatrixKernel:
 
 @dataclass(frozen=True, eq=False)
 class GibbsKernel:
-    """The kernel of eq:gibbs_transition, as tables.
-
-    tables: p_i(x_i | x_-i) at every x, for every group i; it sums to one along axis i.
-    alpha: the scan weights.
-    """
+    """The kernel of eq:gibbs_transition, as tables p_i(x_i | x_-i) at every x, which sum to one along axis i."""
 
     tables: Sequence[Tensor]
     alpha: Sequence[float]
@@ -286,13 +279,8 @@ def lower_bound_kl(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Finite:
-    """A joint model of finite groups, enumerated.
-
-    names: the groups, in the order of the axes.
-    values: every value of each group, `[K_i, *event]`.
-    kernel: the kernel of the chain.
-    states: every joint state, `[prod K_i, *event]`, in the order of the flattened axes.
-    """
+    """A joint model of finite groups, enumerated: every value of each group, and every joint state, in the order of the
+    flattened axes."""
 
     names: tuple[str, ...]
     values: dict[str, Tensor]
@@ -337,10 +325,7 @@ class Finite:
 
 @torch.no_grad()
 def enumerate_model(model: JointModel) -> Finite:
-    """Enumerate a joint model of finite groups with at most 2^16 states, in float64.
-
-    model: the `JointModel`. Context groups take their defaults.
-    """
+    """Enumerate a joint model of at most 2^16 states, in float64. Context groups take their defaults."""
     values = {name: model.variables[name].values() for name in model.names}
     sizes = [len(v) for v in values.values()]
     if math.prod(sizes) > MOST:

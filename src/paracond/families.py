@@ -308,15 +308,6 @@ class Real(Family):
         width = math.log(self.ceiling) - low
         return low + width * torch.sigmoid(raw + math.log(gap / (width - gap)))
 
-    def raw_scale(self, scale: float) -> float:
-        """Return the network output that means this scale: the inverse of `_bounded`."""
-        low = math.log(self.floor)
-        gap, wanted = math.log(self.initial_scale) - low, math.log(scale) - low
-        if self.ceiling is None:
-            return math.log(math.expm1(wanted)) - math.log(math.expm1(gap))
-        width = math.log(self.ceiling) - low
-        return math.log(wanted / (width - wanted)) - math.log(gap / (width - gap))
-
     def random(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         return torch.randn((batch, *self.event_shape), generator=generator, device=generator.device, dtype=dtype)
 

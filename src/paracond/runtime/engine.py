@@ -15,14 +15,12 @@ Two sets of recorded programs may run at the same time if they share nothing: no
 generator. So work in parallel to the main stream has an engine of its own (`another`) and is called in `side_stream`;
 `join_side_stream` synchronises the two. The host waits for neither.
 
-An object owns its programs, but a program does not keep its object alive (`WeakCall`). So the object is freed with its
-last user, and with it the memory of its graphs, which can be most of the device and which Python's garbage collector
-does not see. Graphs of one engine share their memory. When all of them are gone, the next ones share a new pool,
-because torch does not record into a pool whose graphs are gone.
+A program does not keep its object alive (`WeakCall`), so the memory of graphs, which Python's garbage collector does
+not see, is freed with the last user of the object. Graphs of one engine share a pool of memory. When all of them are
+gone, the next ones share a new pool, because torch does not record into a pool whose graphs are gone.
 
-All modes run the same code and draw from the same law. Nothing in a recorded program may depend on a value that the
-host would have to wait for. The host writes its decisions (which group, how many rows, the learning rate) into small
-tensors beforehand, and reads results (is everything finite?) later, without waiting.
+All modes run the same code and draw from the same law. A recorded program never waits for the host: the host writes
+its decisions (which group, how many rows, the learning rate) into small tensors before, and reads results after.
 """
 
 from __future__ import annotations
@@ -54,13 +52,8 @@ Work = TypeVar("Work", bound=Callable)
 
 
 class RoundedCopy(Generic[Model]):
-    """The model that programs evaluate, `.model`: the original itself, or a copy with rounded weights.
-
-    The copy has the weights of convolutions and linear layers in bfloat16, and shares everything else.
-
-    original: the model.
-    rounded: whether to make a copy.
-    """
+    """The model that programs evaluate: the original, or a copy with the weights of convolutions and linear layers in
+    bfloat16, which shares everything else."""
 
     def __init__(self, original: Model, rounded: bool):
         self.original = original
@@ -159,10 +152,7 @@ class Engine:
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def program(self, method: Callable[..., None], generator: torch.Generator, *arguments: Any) -> Program:
-        """Make a program of a method and its arguments (a `WeakCall`), to be called many times.
-
-        generator: the generator of all its draws.
-        """
+        """Make a program of a method and its arguments (a `WeakCall`), to be called many times."""
         assert isinstance(method, MethodType)
         call = WeakCall(method.__func__, method.__self__, *arguments)
         return _Recorded(call, generator, self) if self.captures else call
@@ -184,11 +174,7 @@ class Engine:
 
     @contextlib.contextmanager
     def side_stream(self, generator: torch.Generator) -> Iterator[None]:
-        """Run recorded programs of this engine on a stream of its own, in parallel to the main stream.
-
-        generator: layers with a randomness of their own draw from it, because torch's default generator belongs to the
-            main stream.
-        """
+        """Run recorded programs of this engine in parallel to the main stream; layers draw from `generator` there."""
         if self._stream is None:
             yield
             return
@@ -312,11 +298,8 @@ def _seconds(work: Callable[[], object], threads: int, most: float) -> float:
 
 
 def _stream_of(engine: Engine) -> torch.cuda.Stream:
-    """Return a stream that no other living engine uses.
-
-    Engines that run in parallel must not share a stream, because libraries keep a workspace per stream. They keep it
-    for good (32 MiB for cuBLAS alone), so the stream of an engine that is gone is used again.
-    """
+    """Return a stream that no other living engine uses. Libraries keep a workspace per stream for good (cuBLAS:
+    32 MiB), so the stream of an engine that is gone is used again."""
     index = torch.cuda.current_device() if engine.device.index is None else engine.device.index
     idle = _idle.setdefault(index, [])
     try:

@@ -34,10 +34,7 @@ class NonFiniteError(ArithmeticError):
 
 
 def note(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: int, suspect: int) -> Tensor:
-    """Store in `first` the first of `numbers` that is not finite, unless a fault is stored there; true if none is.
-
-    suspect: the index in `SUSPECTS` of the first of these numbers.
-    """
+    """Store in `first` the first of `numbers` that is not finite, unless a fault is stored there; true if none is."""
     bad = torch.stack([~number.isfinite() for number in numbers])
     which = bad.to(torch.uint8).argmax() + suspect
     found = torch.stack([clock, torch.full_like(clock, variable), which])
@@ -46,11 +43,7 @@ def note(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: int, sus
 
 
 class NonFiniteGuard:
-    """Keeps the first fault of a learner's programs. `clock` counts updates, on the device.
-
-    names: the groups of the model.
-    engine: the engine that runs the programs.
-    """
+    """Keeps the first fault of a learner's programs. `clock` counts updates, on the device."""
 
     def __init__(self, names: Sequence[str], engine: Engine):
         self.names, self.engine, device = tuple(names), engine, engine.device

@@ -36,13 +36,10 @@ def waiting(title: str) -> Iterator[None]:
 
 
 def track(work: Iterable[T], title: str, show: bool | None = None, start: int = 0) -> Iterator[T]:
-    """Iterate over `work` and show its progress.
+    """Iterate over `work` and show its progress; `start` items were done before.
 
-    work: the items to return.
-    title: the text beside the bar.
-    show: True shows a bar, False nothing; None shows a bar on a terminal once the work has taken longer than
-        `PATIENCE`, and one line every `LINES` seconds elsewhere.
-    start: the number of items that were done before; they count, but not for the rate.
+    By default a bar appears on a terminal once the work has taken longer than `PATIENCE`, and a line every `LINES`
+    seconds elsewhere.
     """
     total = start + len(work) if isinstance(work, Sized) else None
     if show is None and not sys.stderr.isatty() and not quiet:

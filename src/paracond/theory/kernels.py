@@ -72,11 +72,7 @@ class Kernel(nn.Module, ABC):
 
 
 class FactorKernel(Kernel):
-    """The kernel p(x | x') = family(network(x')) of one group: its coordinates are independent given the last state.
-
-    name: the group.
-    conditional: family and network; the network reads the group itself.
-    """
+    """The kernel p(x | x') = family(network(x')) of one group: its coordinates are independent given the last state."""
 
     def __init__(self, name: str, conditional: Conditional):
         super().__init__()
@@ -115,13 +111,7 @@ class FactorKernel(Kernel):
 
 
 class LogLinear(Network):
-    """The network of p(z | z') ~ exp <W s' + b, s>, with s = 2 z - 1, for a Binary group (eq:art_mat).
-
-    Detailed balance holds iff W is symmetric.
-
-    name: the group.
-    size: its number of coordinates.
-    """
+    """The network of p(z | z') ~ exp <W s' + b, s>, with s = 2 z - 1 (eq:art_mat); in detailed balance iff W = W'."""
 
     def __init__(self, name: str, size: int):
         super().__init__(name=name, size=size)
@@ -147,11 +137,8 @@ class JointKernel(Kernel):
     """The kernel of a joint model, p(x | x') = sum_i alpha_i p_i(x_i | x'_-i) [x_-i = x'_-i] (eq:gibbs_transition).
 
     A Real group is redrawn to its old value with probability zero. So where it has changed, `log_prob` is a log
-    density, and where it has not, its term is left out.
-
-    model: the joint model.
-    reversible: whether the conditionals belong to one joint for all parameters, as those of a harmonium do. The chain
-        is then in detailed balance (theorem T1) and its own reverse.
+    density, and where it has not, its term is left out. `reversible`: the conditionals belong to one joint for all
+    parameters, as in a harmonium. The chain is then in detailed balance (theorem T1) and its own reverse.
     """
 
     def __init__(self, model: JointModel, reversible: bool = False):
@@ -220,22 +207,14 @@ class KernelInfo:
 
 
 class KernelLearner(Stepwise[KernelInfo, Kernel]):
-    """Learns the limiting distribution of a kernel: `kernel = KernelLearner(kernel, data).fit(steps)`.
+    """Learns the limiting distribution of a kernel, in place: `kernel = KernelLearner(kernel, data).fit(steps)`.
 
-    `for info in learner.run(steps)` returns every update.
-
-    kernel: the kernel to train; it is changed in place.
-    data: whole states: values by names of groups, or `Data` without missing values.
     q: the kernel of the sequences: "forward", "reverse" or a fixed kernel (see the head of this module).
-    chain_length: n, the length of sequences; a number or a function of the step.
-    batch_size: the number of sequences.
+    chain_length: n, the length of sequences; a number or a function of the step. So is `learning_rate`.
     form: "literal" draws whole sequences of n steps from the data and then updates once, by the mean over them.
         "running" continues one batch, of which a random share 1/n is replaced by fresh examples after each step: n is
         then the mean length, and an update costs the same for every n.
-    learning_rate: a number or a function of the step; None leaves it to the optimiser.
-    optimiser: `optimiser(parameters)` makes the optimiser.
     after_update: called after each update, for constraints such as `LogLinear.symmetrise`.
-    seed: fixes all randomness.
     """
 
     def __init__(
@@ -362,14 +341,8 @@ class Objective:
 
 @torch.no_grad()
 def objective(p: Kernel, q: Kernel, data: Data | Mapping[str, Tensor], n: int, generator: torch.Generator) -> Objective:
-    """Estimate F and F-hat up to n. The last term of F is exact given x_n, where the entropy of q is known.
-
-    p: the kernel that is scored.
-    q: the kernel of the chains.
-    data: examples; one chain begins at each of them.
-    n: the length of the chains.
-    generator: the source of all randomness.
-    """
+    """Estimate F and F-hat of `p` up to n, along chains of `q` from each example. The last term of F is exact given
+    x_n, where the entropy of q is known."""
     at_least({"n": (n, 1)})
     states = sequence(q, whole_states(p, data), n, generator)
     gains, lasts = [], []

@@ -12,11 +12,7 @@ from paracond.theory.kernels import Kernel
 
 
 class Flips(Kernel):
-    """Flips every coordinate of a binary group with probability `chance`. Its limiting distribution is uniform.
-
-    name: the group.
-    chance: the probability of a flip, in (0, 1).
-    """
+    """Flips every coordinate of a binary group with probability `chance`. Its limiting distribution is uniform."""
 
     def __init__(self, name: str, chance: float):
         super().__init__()

@@ -1,6 +1,6 @@
 """The experiments of section 5.4 on one model of faces: train it once on all faces, then ask it in every direction.
 
-This module trains and times the model. `directions` has the measures, `variants` the ablations.
+This module trains and times the model. `directions` has the measures.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from paracond.experiments.faces import tasks
 from paracond.experiments.faces.directions import DIRECTIONS, TRIAL, progress
 from paracond.experiments.faces.model import BEST, PAPER, Design, finished, make_learner, small
 from paracond.experiments.faces.runner import PAPER_RESULTS, Config, FacesRunner, open_runner
-from paracond.experiments.faces.variants import check, variants
 
 PRESETS = {"best": BEST, "paper": PAPER}
 LOOKS = (60, 120, 180, 240, 300, 420, 600, 900, 1800, 3600)  # seconds of training at which to measure
 
 
 def main(config: Config) -> Outcome:
-    check_sizes(config, {"--variant-updates": (config.variant_updates, 1)})
-    check(config.variants)
+    check_sizes(config)
     design = chosen(config)
     runner = open_runner(config, design)
     if config.model is None:
@@ -45,7 +43,7 @@ def main(config: Config) -> Outcome:
     parts: dict[str, Callable[[], None]] = {part.__name__: partial(part, runner, model) for part in DIRECTIONS}
     if runner.device == "cuda" and not config.quick and config.stopwatch:
         parts["stopwatch"] = partial(stopwatch, runner, design, model)
-    return runner.run(parts | variants(runner, design))
+    return runner.run(parts)
 
 
 def keep(model: pc.JointModel, runner: FacesRunner) -> None:

@@ -31,9 +31,6 @@ GOALS = {
     "update_ms": 6.0,
     "training_minutes": 60.0,
     "minutes_30k_images": 3.0,
-    "union_gain_f1": 0.0,
-    "union_gain_accuracy": 0.0,
-    "union_gain_fid": 0.0,
 }
 
 
@@ -48,11 +45,6 @@ class Config(PresetConfig):
     """fuse the networks with torch.compile (on CUDA only): takes minutes once"""
     generated: int = 20_000
     """number of images for the FID"""
-    variants: tuple[str, ...] = ("union", "masks", "warm", "warm_all", "parallel")
-    """ablations to measure: some of union, masks, warm, warm_all, parallel; all of them are seven more trainings of
-    about two minutes each on an H200 (for none, write --variants without a name)"""
-    variant_updates: int = 30_000
-    """number of updates of each ablation"""
 
 
 @dataclass(kw_only=True)

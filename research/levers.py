@@ -1,7 +1,10 @@
 """Ablations of the image models: train one design with one change at a time, all for the same number of updates.
 
-Each model gets the measures of `images.model.quality`, its accuracy, and the bits and number of active latents, which
-show a collapse.
+    python research/levers.py --dataset fashion --updates 8000 --only base maps_8 wide
+
+The script writes OUT/results.json and OUT/report.html after each model; `--resume` continues a stopped run. Each model
+gets the measures of `images.model.quality`, its accuracy, and the bits and number of active latents, which show a
+collapse.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import tyro
+
 import paracond as pc
 from paracond.data import InputError, at_least
 from paracond.experiments.common.config import ResumableConfig
 from paracond.experiments.common.images import shown
 from paracond.experiments.common.pictures import grid
 from paracond.experiments.common.results import Outcome
+from paracond.experiments.common.runner import Unfinished
 from paracond.experiments.images.experiment import TRIAL, ImageRunner, open_runner
 from paracond.experiments.images.model import Design, bits, make_learner, quality, small, test_accuracy, usage
 from paracond.experiments.images.presets import EXPERIMENTS
@@ -102,3 +108,10 @@ def try_out(runner: ImageRunner, name: str, design: Design) -> None:
     classes = runner.train.state["c"][:20].to(runner.device)
     drawn = pc.sample(model, {"c": classes}, sweeps=runner.count(100, 5))
     runner.show(name, "Means after 100 sweeps.", grid([shown(model, drawn).cpu()]))
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Config)).show()
+    except (InputError, Unfinished) as stop:
+        raise SystemExit(str(stop)) from None

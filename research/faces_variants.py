@@ -6,7 +6,15 @@
     warm_all the same, from missing s and c too          against from scratch
     parallel completion runs in parallel with training   against in turn with it
 
-A gain is the excess of the first in F1 and accuracy, or its smaller FID.
+A gain is the excess of the first in F1 and accuracy, or its smaller FID. All pairs are seven trainings of about two
+minutes each on an H200. Small networks leave much of a device idle, so several commands may share it: each trains
+single sides, and a last one compares them:
+
+    python research/faces_variants.py base --out DIR & python research/faces_variants.py complete --out DIR
+    python research/faces_variants.py union --out DIR --resume
+
+A design that occurs in several pairs is trained once, under its first name: "base" is also "labels" and "parallel".
+"paper" trains the preset of that name.
 """
 
 from __future__ import annotations
@@ -15,17 +23,23 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import ClassVar
 
 import torch
+import tyro
 
 import paracond as pc
-from paracond.data import InputError
+from paracond.data import InputError, at_least
 from paracond.datasets.faces import LABELS
+from paracond.experiments.common.config import ResumableConfig
 from paracond.experiments.common.milestones import train
 from paracond.experiments.common.pictures import label_map
+from paracond.experiments.common.results import Outcome
+from paracond.experiments.common.runner import Unfinished
 from paracond.experiments.faces.directions import TRIAL, progress
-from paracond.experiments.faces.model import Design, finished, make_learner
-from paracond.experiments.faces.runner import FacesRunner
+from paracond.experiments.faces.model import BEST, PAPER, Design, finished, make_learner, small
+from paracond.experiments.faces.runner import FacesRunner, open_runner
 
 
 @dataclass(frozen=True)
@@ -49,28 +63,55 @@ PAIRS: Mapping[str, tuple[Variant, Variant]] = {
     "warm_all": (Variant("warm_all", (*DENSE, ("warm", ("s", "c", "y", "z")))), COLD),
     "parallel": (Variant("parallel", (("parallel", True),)), Variant("in_turn", (("parallel", False),))),
 }
+SIDES = {side.name: side for pair in PAIRS.values() for side in pair} | {"paper": Variant("paper")}
 
 
-def check(names: tuple[str, ...]) -> None:
-    unknown = [name for name in names if name not in PAIRS]
+@dataclass(frozen=True)
+class Config(ResumableConfig):
+    """Ablations of the faces model: some pairs, or single sides of pairs."""
+
+    preset: ClassVar[str] = "best"
+    only: tyro.conf.Positional[tuple[str, ...]] = tuple(PAIRS)
+    """pairs (union, masks, warm, warm_all, parallel) or sides (base, complete, labels, cold, in_turn, paper, ...)"""
+    out: Path = Path("runs/faces_variants")
+    data: Path | None = None
+    """folder with faces64.npz or CelebAMask-HQ (default: $PARACOND_DATA)"""
+    compile: bool = False
+    updates: int = 30_000
+    """number of updates of each training"""
+
+
+def main(config: Config) -> Outcome:
+    at_least({"--updates": (config.updates, 1)})
+    unknown = [name for name in config.only if name not in PAIRS and name not in SIDES]
     if unknown:
-        raise InputError(f"no variant is called {unknown[0]!r}; there are {', '.join(PAIRS)}")
+        known = ", ".join(dict.fromkeys([*PAIRS, *SIDES]))
+        raise InputError(f"no pair or side is called {unknown[0]!r}; there are {known}")
+    runner = open_runner(config, BEST)
+    return runner.run(parts_of(runner))
 
 
-def variants(runner: FacesRunner, design: Design) -> dict[str, Callable[[], None]]:
-    """The trainings and comparisons of all pairs in the settings; a design of several pairs is trained once."""
-    base = replace(design, updates=runner.count(runner.config.variant_updates, 20))
+def parts_of(runner: FacesRunner) -> dict[str, Callable[[], None]]:
+    """The trainings and comparisons by name; a design of several pairs is trained once."""
     parts: dict[str, Callable[[], None]] = {}
     known: dict[tuple[str, bool], str] = {}
-    for name in runner.config.variants:
+    for name in runner.config.only:
+        pair = PAIRS.get(name)
         keys = []
-        for variant in PAIRS[name]:
-            changed = replace(base, **dict(variant.changes))  # type: ignore[arg-type]
-            key = known.setdefault((str(changed), variant.complete), key_of(changed, variant))
-            parts.setdefault(key, partial(learned, runner, changed, variant))
+        for variant in pair or (SIDES[name],):
+            design = design_of(variant, runner)
+            key = known.setdefault((str(design), variant.complete), key_of(design, variant))
+            parts.setdefault(key, partial(learned, runner, design, variant))
             keys.append(key)
-        parts[f"variant_{name}_{base.updates}_{digest(str(keys))}"] = partial(report, runner, name, keys, base.updates)
+        if pair:
+            parts[f"variant_{name}_{design.updates}_{digest(str(keys))}"] = partial(report, runner, name, keys)
     return parts
+
+
+def design_of(variant: Variant, runner: FacesRunner) -> Design:
+    preset = PAPER if variant.name == "paper" else BEST
+    base = small(preset) if runner.config.quick else preset
+    return replace(base, updates=runner.count(runner.config.updates, 20), **dict(variant.changes))  # type: ignore
 
 
 def key_of(design: Design, variant: Variant) -> str:
@@ -94,8 +135,9 @@ def learned(runner: FacesRunner, design: Design, variant: Variant) -> None:
     print("  " + ", ".join(f"{k} {v:.4g}" for k, v in runner.details[key].items()), flush=True)
 
 
-def report(runner: FacesRunner, name: str, keys: list[str], updates: int) -> None:
+def report(runner: FacesRunner, name: str, keys: list[str]) -> None:
     first, second = (variant.name for variant in PAIRS[name])
+    updates = runner.count(runner.config.updates, 20)
     one, other = (runner.details[key] for key in keys)
     for metric, value in one.items():
         gain = value - other[metric] if metric != "fid" else other[metric] - value
@@ -118,3 +160,10 @@ def stored(data: pc.Data, design: Design) -> pc.Data:
     ranks = torch.arange(1, len(LABELS) + 1).view(1, -1, 1, 1)
     other = label_map(s) if masks else (s.unsqueeze(1) == ranks).to(torch.uint8)
     return pc.Data({**data.state, "s": other}, {**data.mask, "s": known})
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Config)).show()
+    except (InputError, Unfinished) as stop:
+        raise SystemExit(str(stop)) from None
