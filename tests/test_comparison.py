@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from test_images import write_idx
 
 import paracond as pc
@@ -466,12 +467,13 @@ def test_orders_are_in_standard_errors():
     assert table == {"inconsistency,": ["200", "100 ± 10"], "error": ["0.200", "0.200 ± 0"]}
 
 
-@pytest.mark.parametrize(("low", "high", "ticks"), [
-    (0.7, 1000.0, [1, 10, 100, 1000]), (0.9, 110.0, [1, 3, 10, 30, 100]), (19.5, 61.0, [20, 25, 30, 40, 50, 60]),
-    (0.0235, 0.061, [0.025, 0.03, 0.04, 0.05, 0.06]), (31.2, 34.3, [32, 33, 34]),
-])  # fmt: skip
+@pytest.mark.parametrize(("low", "high", "ticks"), [(0.9, 60.0, [1, 2, 5, 10, 20, 50]), (31.2, 33.3, [32, 33])])
 def test_a_logarithmic_axis_has_few_round_numbers(low, high, ticks):
-    assert compare_report.ticks(low, high) == pytest.approx(ticks)
+    axes = Figure().subplots()
+    axes.set_ylim(low, high)
+    compare_report.logarithmic(axes, "y")
+    shown = [value for value in axes.get_yticks() if low <= value <= high]
+    assert set(shown) >= set(ticks) and len(shown) < 10
 
 
 @pytest.mark.parametrize(

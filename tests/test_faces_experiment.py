@@ -175,7 +175,7 @@ def test_segmentations_are_stored_as_a_design_has_them(folder, faces_variants):
 def test_variants_give_gains_and_reuse_trainings(folder, tmp_path, capsys, faces_variants):
     """A side may be trained by itself; the comparison then uses it. A design of several pairs is trained once."""
     options = {"out": tmp_path, "data": folder, "device": "cpu", "quick": True}
-    faces_variants.main(faces_variants.Config(("complete",), **options))
+    faces_variants.main(faces_variants.Config(only=("complete",), **options))
     capsys.readouterr()
     faces_variants.main(faces_variants.Config(resume=True, **options))
     printed = [line.strip() for line in capsys.readouterr().out.splitlines() if "measured before" in line]
@@ -185,7 +185,7 @@ def test_variants_give_gains_and_reuse_trainings(folder, tmp_path, capsys, faces
     assert gains <= {metric["name"] for metric in record["metrics"]}
     assert sum(name.startswith("learning_") for name in record["measured"]) == 7
     with pytest.raises(pc.InputError, match="no pair or side is called 'magic'; there are union, masks, warm"):
-        faces_variants.main(faces_variants.Config(("magic",), **options))
+        faces_variants.main(faces_variants.Config(only=("magic",), **options))
 
 
 @pytest.mark.parametrize("option", ["--updates", "--generated"])

@@ -26,7 +26,8 @@ def evaluate(setup: Setup, run: Run, model: pc.JointModel) -> tuple[dict, dict[s
     c = measures.conditions_of(setup.pictures, count, run.seed).to(setup.device)
     data = examples(setup, count, run.seed)
     real = measures.coded(model, data, run.seed)
-    found, state, limit = measure_chain(setup, run, model, c)
+    state, limit, seconds = measures.timed(model, lambda: limiting(setup, run, model, c))
+    found = setup.score("limiting", limit) | {"seconds_10k_limiting": seconds * 10_000 / count}
     more, random = measure_prior(setup, run, model, c)
     found |= more | measure_conditionals(setup, run, model, state)
     found["disagreement"] = measures.disagreement(model.variables["z"], real["z"], state["z"])
@@ -37,11 +38,6 @@ def evaluate(setup: Setup, run: Run, model: pc.JointModel) -> tuple[dict, dict[s
         found |= measure_other_chains(setup, run, model, c, real)
     samples = {"real": data.state["x"], "reconstruction": decoded.cpu(), "limiting": limit} | random
     return found, {name: images[:40] for name, images in samples.items()}
-
-
-def measure_chain(setup: Setup, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, State, Tensor]:
-    state, images, seconds = measures.timed(model, lambda: limiting(setup, run, model, c))
-    return setup.score("limiting", images) | {"seconds_10k_limiting": seconds * 10_000 / len(c)}, state, images
 
 
 def measure_prior(setup: Setup, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, dict[str, Tensor]]:
@@ -115,8 +111,8 @@ def measure_floors(setup: Setup) -> list[Metric]:
     few = len(images) < setup.config.generated
     about += "; fewer images than generated ones, so the FID has more bias" if few else ""
     found = [Metric(f"{name}_floor", setup.fid.score(images).value, "lower", about=about)]
-    value = measures.majority(pictures)
-    found.append(Metric(f"{name}_half_majority", value, "higher", about="the most frequent class"))
+    majority = measures.majority(pictures)
+    found.append(Metric(f"{name}_half_majority", majority, "higher", about="the most frequent class"))
     if isinstance(scale, (int, float)):
         real = examples(setup, setup.config.generated, setup.config.seed).state
         means = real["x"].to(setup.device)

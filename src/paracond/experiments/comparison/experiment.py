@@ -137,7 +137,8 @@ def train_and_measure(setup: Setup, run: Run, box: TimeBox) -> dict:
     folder, settings = setup.folder(run), setup.settings(run)
     model, milestones = trained(setup, run, folder, box)
     numbers, pictures = evaluate(setup, run, model)
-    curve = per_conditional(milestones.points, run)
+    steps = steps_per_update(run.method)  # the curve is along updates of each conditional
+    curve = [point | {"updates": point["updates"] / steps} for point in milestones.points]
     numbers |= {"seconds_train": milestones.trained, "curve": curve, "settings": settings}
     numbers["origin"] = origin(setup.device)
     if setup.fid is not None:
@@ -149,11 +150,6 @@ def train_and_measure(setup: Setup, run: Run, box: TimeBox) -> dict:
     shutil.rmtree(folder / "checkpoint")
     print("  " + ", ".join(f"{k} {v:.4g}" for k, v in numbers.items() if isinstance(v, float)), flush=True)
     return numbers
-
-
-def per_conditional(curve: list[dict], run: Run) -> list[dict]:
-    """A learning curve with updates of each conditional instead of steps of the learner."""
-    return [point | {"updates": point["updates"] / steps_per_update(run.method)} for point in curve]
 
 
 def trained(setup: Setup, run: Run, folder: Path, box: TimeBox) -> tuple[pc.JointModel, Milestones]:

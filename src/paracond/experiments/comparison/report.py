@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -28,7 +27,6 @@ TITLE = "Ways to learn the same two conditionals (section 5.5)"
 NAMES = {"vae": "VAE", "symmetric": "Symmetric", "ours": "ours", "vamp": "VAE, VampPrior"}
 COLOURS = {"vae": "C0", "symmetric": "C1", "ours": "C2", "vamp": "C3"}
 MEASURES = {"gap": "inconsistency: nats per step", "disagreement": "disagreement of clamped and unclamped codes"}
-STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8))  # of a logarithmic axis
 Named = list[tuple[str, str, Figure]]
 
 
@@ -110,21 +108,12 @@ def curves(found: Mapping[str, dict]) -> Figure:
 
 
 def logarithmic(axes: Axes, which: str) -> None:
-    """Make an axis logarithmic with a few round numbers. Call it last: the numbers depend on the limits."""
+    """Make an axis logarithmic with a few round numbers."""
     axes.set(**{f"{which}scale": "log"})
-    axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
-    axis.set_major_locator(FixedLocator(ticks(low, high)))
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # equally spaced numbers on a short axis
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Round numbers in this range, of the roundest kind with at least four; equally spaced ones if no kind has."""
-    decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
-    kinds = [[step * 10.0**decade for decade in decades for step in steps] for steps in STEPS]
-    kinds.append(list(MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)))
-    inside = [[value for value in values if low <= value <= high] for values in kinds]
-    return next((values for values in inside if len(values) >= 4), inside[-1])
 
 
 def samples(out: Path, seed: int, dataset: str, methods: list[str]) -> Named:

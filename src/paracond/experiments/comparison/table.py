@@ -23,11 +23,8 @@ PAPER = {
     "faces_symmetric_limiting": 120.65,
     "faces_ours_limiting": 118.92,
 }
-AS_THE_PAPER = (
-    *(f"{dataset}_{method}_random" for dataset in ("fashion", "faces") for method in ("vae", "symmetric")),
-    "faces_ours_limiting",
-)
-GOALS = {name: PAPER[name] for name in AS_THE_PAPER} | {
+GOALS = {name: value for name, value in PAPER.items() if name.endswith("_random")} | {
+    "faces_ours_limiting": PAPER["faces_ours_limiting"],
     "fashion_ours_limiting": 35.0,
     "fashion_ours_before_symmetric": 2.0,
     "fashion_symmetric_before_vae": 2.0,
