@@ -20,7 +20,6 @@ from paracond.experiments.common.config import ExperimentConfig, plain
 from paracond.experiments.common.results import Metric, Outcome, commit
 from paracond.experiments.common.results import command as recorded_command
 from paracond.experiments.detailed_balance import experiment as chain_length
-from paracond.experiments.detailed_balance import rbm
 from paracond.experiments.digits import experiment as demo
 from paracond.theory.noise_kernels import Flips
 
@@ -46,8 +45,6 @@ NAMES = {
         "slope_symmetric_sigmas",
         "diffusion_gap_error",
         "omitted_rate_error",
-        "rbm_seconds_ratio",
-        "rbm_pseudo_likelihood_gain",
     },
 }
 
@@ -319,13 +316,6 @@ def test_the_growth_of_the_diffusion_gap_is_predicted():
     assert growth > 0.01
     for estimate, error in (found.predicted, found.growth):
         assert abs(estimate - growth) < SIGMAS * error
-
-
-def test_what_the_comparison_with_scikit_learn_says_of_its_repeats():
-    for repeats, said in ((1, "2.00 s, one core"), (3, "2.00 s, shortest of 3, one core")):
-        rows = chain_length.rbm_metrics(rbm.Comparison(1.0, 2.0, -0.1, -0.2, repeats))
-        assert rows[0].value == 0.5 and rows[0].about.endswith(said)
-        assert rows[1].value == pytest.approx(0.1)
 
 
 def test_the_largest_of_many_looks():

@@ -330,15 +330,6 @@ def test_the_general_learner_learns_a_harmonium_too():
     assert divergence(truth, learned) < before / 5
 
 
-def test_digits_are_learned_as_well_as_by_scikit_learn():
-    from paracond.experiments.detailed_balance.rbm import compare_with_sklearn
-
-    train, test = (pc.datasets.digits(split).state["x"] > 0.5 for split in ("train", "test"))
-    found = compare_with_sklearn(train.float(), test.float(), hidden=64, batch_size=20, passes=30)
-    assert found.pseudo_likelihood >= found.sklearn_pseudo_likelihood
-    assert -0.69 < found.pseudo_likelihood < 0
-
-
 # --- refusals ---------------------------------------------------------------------------------------------------
 
 

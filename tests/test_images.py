@@ -18,7 +18,6 @@ import paracond as pc
 from paracond import exact
 from paracond.cli import main as cli
 from paracond.experiments.common import milestones as milestones_module
-from paracond.experiments.common import timing
 from paracond.experiments.common.images import shown
 from paracond.experiments.common.learning import balanced
 from paracond.experiments.common.milestones import Milestones
@@ -651,16 +650,6 @@ def test_models_whose_conditions_must_be_given_can_be_asked(tmp_path, monkeypatc
     assert int(row[1]) == int(exact.argmax()) and float(row[2]) == pytest.approx(float(exact.detach().max()), abs=1e-4)
 
 
-def test_work_is_counted():
-    """One linear layer: 2 B n m operations forward, twice that backward less the input's gradient."""
-    variables = {"a": pc.Binary(7), "b": pc.Binary(11)}
-    networks = {n: pc.networks.mlp(variables, n, hidden=5, depth=0) for n in variables}
-    model = pc.JointModel({n: pc.Conditional(variables[n], networks[n]) for n in variables})
-    work = timing.count_work(model, 32)
-    assert work.operations == 2 * 2 * 32 * 7 * 11  # forward, and the weight's gradient
-    assert work.bytes == 3 * 2 * 32 * (7 + 11) + timing.BYTES_PER_PARAMETER * (77 + (7 + 11) / 2)
-
-
 def test_labelled_examples_are_repeated():
     data = pc.Data({"x": torch.zeros(1000, 2), "c": torch.arange(1000) % 10})
     few = pc.datasets.keep_labels(data, 20, 0)
@@ -698,16 +687,3 @@ def test_committed_results_have_what_was_asked_for(name):
     times = ("update_ms", "update_ms_eager", "update_ms_floor", "seconds_30k_images")
     assert all(isinstance(metrics[key], float) for key in (*names, *times))
     assert record["commit"] and "H200" in str(record["hardware"])
-
-
-@pytest.mark.gpu
-def test_the_stopwatch(folder):
-    """Every line of it, of a small design."""
-    config = images.Config(data=folder, out=folder / "out", quick=True, device="cuda")
-    design = images.small(mnist.EXPERIMENT.presets["best"])
-    session = images_experiment.open_runner(mnist.EXPERIMENT, config, design, "mnist", "", "")
-    model = images.make_model(design, binary=True).to("cuda")
-    images_experiment.stopwatch(session, design, model)
-    found = {metric.name: metric.value for metric in session.metrics}
-    names = ("update_ms", "update_ms_eager", "update_ms_floor", "update_speedup", "update_over_floor")
-    assert all(found[name] > 0 for name in (*names, "seconds_30k_images"))

@@ -43,8 +43,6 @@ class PresetConfig(ResumableConfig):
     """measure this saved model instead of training one"""
     updates: int | None = None
     """number of updates, instead of the preset's"""
-    stopwatch: bool = True
-    """also time updates and generation (on CUDA only; the device must be idle otherwise)"""
 
 
 def check_sizes(config: Any, more: Mapping[str, tuple[int, int]] | None = None) -> None:

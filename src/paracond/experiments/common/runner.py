@@ -23,7 +23,7 @@ from paracond.experiments.common.results import Metric, Outcome, command, commit
 from paracond.serialization import replace_file
 
 #: Settings that change where files are or which parts run, but not what a part measures.
-FREE = ("out", "data", "model", "resume", "minutes", "stopwatch", "extras", "only")
+FREE = ("out", "data", "model", "resume", "minutes", "extras", "only")
 
 
 class Unfinished(Exception):

@@ -9,8 +9,7 @@ examples (fig:app_art1). Kernels p(z | z') learn it as their limiting distributi
    the lengths, where the chain has forgotten the data;
 3. a fixed q that only flips coordinates (denoising diffusion, Example 1): the gap between the likelihood and its bound
    grows linearly with n, exactly on a small space and by estimate here;
-4. proposition P:zero on random small spaces: the omitted gradient falls like the kernel's second eigenvalue;
-5. a restricted Boltzmann machine by contrastive divergence, compared with scikit-learn's, on MNIST.
+4. proposition P:zero on random small spaces: the omitted gradient falls like the kernel's second eigenvalue.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from paracond import exact
 from paracond.experiments.common.config import ExperimentConfig, plain
 from paracond.experiments.common.parallel import run_side_by_side
 from paracond.experiments.common.results import Metric, Outcome, choose_device
-from paracond.experiments.detailed_balance import rbm
 from paracond.experiments.detailed_balance import report as pictures
 from paracond.experiments.detailed_balance.report import Diffusion, Findings, Surface
 from paracond.experiments.digits import experiment as demo
@@ -252,13 +250,6 @@ def rate_error(norms: Tensor, rate: float, above: float = 1e-11) -> float:
     return abs(fitted / rate - 1)
 
 
-def pixels(config: Config, split: str) -> Tensor:
-    """Binary images for the Boltzmann machines: MNIST, or small digits in a quick run."""
-    if config.quick:
-        return (pc.datasets.digits(split).state["x"] > 0.5).float()
-    return pc.datasets.mnist(split, folder=config.data).state["x"]
-
-
 # --- the whole ----------------------------------------------------------------------------------------------------
 
 
@@ -282,11 +273,8 @@ def main(config: Config) -> Outcome:
         exact_gaps(),
         [omitted_gradients(seed) for seed in range(12)],
     )
-    images = [pixels(config, split) for split in ("train", "test")]
-    machines = rbm.compare_with_sklearn(*images, repeats=1 if config.quick else 3)
     seconds = time.perf_counter() - began
-    rows = [*metrics(found), *rbm_metrics(machines)]
-    rows.append(Metric("seconds", seconds, "lower", goal=600, about="the whole run"))
+    rows = [*metrics(found), Metric("seconds", seconds, "lower", goal=600, about="the whole run")]
     outcome = Outcome("chain-length", rows, seconds, plain(config), "cpu")
     outcome.write(config.out)
     pictures.page(outcome, found, config.horizon).write(config.out)
@@ -313,17 +301,6 @@ def metrics(found: Findings) -> list[Metric]:
     worst = max(rate_error(*pair) for pair in found.omitted)
     about = "decay against the eigenvalue, worst"
     return [*rows, Metric("omitted_rate_error", worst, "lower", goal=0.1, about=about)]
-
-
-def rbm_metrics(machines: rbm.Comparison) -> list[Metric]:
-    gain = machines.pseudo_likelihood - machines.sklearn_pseudo_likelihood
-    which = f", shortest of {machines.repeats}" if machines.repeats > 1 else ""
-    timed = f"{machines.seconds:.2f} s per pass, scikit-learn {machines.sklearn_seconds:.2f} s{which}, one core"
-    scored = f"nats per pixel, held out: {machines.pseudo_likelihood:.4f}, {machines.sklearn_pseudo_likelihood:.4f}"
-    return [
-        Metric("rbm_seconds_ratio", machines.ratio, "lower", goal=1.0, about=timed),
-        Metric("rbm_pseudo_likelihood_gain", gain, "higher", goal=0.0, about=scored),
-    ]
 
 
 def _slopes(surfaces: dict[tuple[str, int], Surface]) -> list[Metric]:

@@ -1,12 +1,11 @@
 """The experiments of section 5.4 on one model of faces: train it once on all faces, then ask it in every direction.
 
-This module trains and times the model. `directions` has the measures.
+This module trains the model. `directions` has the measures.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,12 +14,10 @@ import torch
 
 import paracond as pc
 from paracond.data import InputError
-from paracond.experiments.common import timing
 from paracond.experiments.common.config import check_sizes
 from paracond.experiments.common.milestones import Milestones, train
 from paracond.experiments.common.pictures import curve
 from paracond.experiments.common.results import Outcome
-from paracond.experiments.faces import tasks
 from paracond.experiments.faces.directions import DIRECTIONS, TRIAL, progress
 from paracond.experiments.faces.model import BEST, PAPER, Design, finished, make_learner, small
 from paracond.experiments.faces.runner import PAPER_RESULTS, Config, FacesRunner, open_runner
@@ -41,8 +38,6 @@ def main(config: Config) -> Outcome:
         model = saved(config, runner.device)
         runner.recall("training")
     parts: dict[str, Callable[[], None]] = {part.__name__: partial(part, runner, model) for part in DIRECTIONS}
-    if runner.device == "cuda" and not config.quick and config.stopwatch:
-        parts["stopwatch"] = partial(stopwatch, runner, design, model)
     return runner.run(parts)
 
 
@@ -103,29 +98,3 @@ def draws_well(numbers: dict[str, float], earlier: Sequence[dict[str, float]]) -
 
 def last_kept(points: Sequence[dict[str, float]]) -> dict[str, float]:
     return [point for k, point in enumerate(points) if draws_well(point, points[:k])][-1]
-
-
-# --- time -------------------------------------------------------------------------------------------------------
-
-
-def stopwatch(runner: FacesRunner, design: Design, model: pc.JointModel) -> None:
-    """Time updates at batch 64 with the paper's chain and completion, and with the two ideas of appendix D."""
-    paper = replace(design, batch_size=64, chain_length=(16.0, 16.0), completion_steps=10, parallel=True, warm=())
-
-    def maker(d: Design) -> Callable[[pc.Engine], pc.Learner]:
-        return lambda engine: make_learner(d, runner.train, engine, 0)
-
-    def milliseconds(d: Design) -> float:
-        return timing.fast_update(maker(d), runner.config.compile)[0]
-
-    times = timing.update_times(maker(paper), runner.config.compile)
-    timing.add_times(runner, times, "batch 64, expected chain length 16, 10 completion steps")
-    before = milliseconds(replace(paper, parallel=False))
-    runner.add("update_ms_before", before, "lower", "completion before training instead of in parallel")
-    warm = milliseconds(replace(paper, completion_steps=2, warm=("s", "c", "y", "z"), mirrored=False, shifts=0))
-    runner.add("update_ms_warm", warm, "lower", "2 completion steps instead of 10, from cached values")
-    own = milliseconds(design)
-    runner.add("update_ms_own", own, "lower", f"batch {design.batch_size}, the settings of this model")
-    began = time.perf_counter()
-    tasks.portraits(model, runner.attributes(30_000)).cpu()
-    runner.add("minutes_30k_images", (time.perf_counter() - began) / 60, "lower", "100 sweeps, images back on the host")

@@ -28,9 +28,7 @@ GOALS = {
     "inpainting_over_telea": 0.0,
     "demixing_psnr_gain": 5.0,
     "switch_success": 0.8,
-    "update_ms": 6.0,
     "training_minutes": 60.0,
-    "minutes_30k_images": 3.0,
 }
 
 

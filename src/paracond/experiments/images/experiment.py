@@ -16,7 +16,6 @@ from torch import Tensor
 
 import paracond as pc
 from paracond.data import InputError
-from paracond.experiments.common import timing
 from paracond.experiments.common.config import check_sizes
 from paracond.experiments.common.images import make_fid, shown
 from paracond.experiments.common.milestones import Milestones, train
@@ -83,8 +82,6 @@ def run(experiment: Experiment, config: Config) -> Outcome:
     else:
         model, milestones = saved(runner, design), None
     parts: dict[str, Callable[[], None]] = {"directions": partial(judge, runner, model, milestones)}
-    if runner.device == "cuda" and config.stopwatch and not config.quick:
-        parts["stopwatch"] = partial(stopwatch, runner, design, model)
     if config.extras:
         parts["few labels"] = partial(from_few_labels, runner, replace(design, **experiment.few_labels))
     if config.extras and experiment.half_pixels:
@@ -227,20 +224,6 @@ def minutes_to_paper(runner: ImageRunner, milestones: Milestones) -> float:
         if point["fid"] <= runner.paper["fid"] and point["accuracy"] >= runner.paper["accuracy"]:
             return point["seconds"] / 60
     return float("inf")
-
-
-def stopwatch(runner: ImageRunner, design: Design, model: pc.JointModel) -> None:
-    """Time updates and generation on this device."""
-    times = timing.update_times(lambda engine: make_learner(design, runner.train, engine, 0), runner.config.compile)
-    timing.add_times(runner, times, f"batch {design.batch_size}, set-up {times.set_up:.0f} s")
-    runner.add("update_speedup", times.eager / times.fast, "higher", "eager / fast")
-    runner.add("update_over_floor", times.fast / times.floor, "lower", "fast / floor")
-    classes = runner.train.state["c"][:30_000].to(runner.device)
-    began = time.perf_counter()
-    shown(model, generate(model, classes)).cpu()
-    runner.add(
-        "seconds_30k_images", time.perf_counter() - began, "lower", "100 sweeps, until the images are on the host"
-    )
 
 
 def extra(runner: ImageRunner, name: str, design: Design, data: pc.Data) -> pc.JointModel:

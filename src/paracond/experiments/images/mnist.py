@@ -30,8 +30,6 @@ EXPERIMENT = Experiment(
         "minutes_to_paper": 2.0,
         "accuracy_100_labels": 0.92,
         "accuracy_1000_labels": 0.965,
-        "update_speedup": 3.0,
-        "update_over_floor": 4.0,
     },
     half_pixels=True,
 )
