@@ -40,7 +40,7 @@ def test_a_run_that_was_interrupted_continues_with_the_missing_parts(tmp_path, c
     with pytest.raises(KeyboardInterrupt):
         runner.run(parts_of(runner, calls, stop_at="c"))
     assert calls == ["a", "b"] and [m["name"] for m in results(config)["metrics"]] == ["a", "b"]
-    again = make(replace(config, resume=True, stopwatch=False))  # which does not change what parts measure
+    again = make(replace(config, resume=True, minutes=60.0))  # which does not change what parts measure
     outcome = again.run(parts_of(again, calls))
     assert calls == ["a", "b", "c"] and capsys.readouterr().out.count("measured before") == 2
     assert [(m.name, m.value) for m in outcome.metrics] == [("a", 1.5), ("b", 2.5), ("c", 3)]
