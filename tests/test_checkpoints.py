@@ -478,11 +478,11 @@ def test_resuming_without_a_checkpoint_starts_afresh(tmp_path, forty):
 def test_an_existing_checkpoint_is_not_overwritten(tmp_path, forty):
     checkpoints.fit(make(), 5, tmp_path)
     learner = make(seed=1)
-    with pytest.raises(pc.InputError, match="has a checkpoint: go on from it with --resume, or give another folder"):
+    with pytest.raises(pc.InputError, match=r"has a checkpoint: continue it with resume=True .*, or give"):
         checkpoints.fit(learner, 5, tmp_path)
     assert learner.step_count == 0
     assert_same(resumed(tmp_path), forty)
-    with pytest.raises(pc.InputError, match="to resume, give the folder"):
+    with pytest.raises(pc.InputError, match="resume=True needs folder="):
         checkpoints.fit(make(), 5, resume=True)
 
 

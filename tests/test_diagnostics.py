@@ -29,6 +29,15 @@ def test_consistent_conditionals_have_no_gap():
     assert abs(found.gap) < SIGMAS * found.error and found.error < 0.01
 
 
+def test_counts_that_measure_nothing_are_refused():
+    model = table_model(random_tables((2, 2), 0))
+    for options in ({"chains": 1}, {"steps": 0}, {"warmup": -1}):
+        with pytest.raises(pc.InputError, match=f"{next(iter(options))} must be a whole number, at least"):
+            pc.diagnostics.consistency(model, **options)
+    with pytest.raises(pc.InputError, match="sweeps must be a whole number, at least 0, found -1"):
+        pc.diagnostics.latent_usage(model, pc.Data({"a": torch.zeros(3)}), "b", sweeps=-1)
+
+
 def test_latent_usage_is_the_mutual_information():
     """z -> x with both conditionals exact: I(z_j; x) by enumeration, for a strong, a weak and an unused coordinate."""
     variables = {"x": pc.Binary(6), "z": pc.Binary(3)}

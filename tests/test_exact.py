@@ -75,7 +75,7 @@ def test_mixing_rate_of_independent_bits(bits):
 
 
 def test_a_reducible_chain_is_refused():
-    with pytest.raises(pc.InputError, match="reducible"):
+    with pytest.raises(pc.InputError, match="every state from every other"):
         exact.limiting(MatrixKernel(torch.eye(4, dtype=torch.float64)))
 
 

@@ -70,7 +70,7 @@ def test_what_a_network_reads_is_all_it_reads():
     model = make(z=pc.Binary(5), y=pc.Binary((2, 3, 3)))
     state = pc.initializers.initial_state(model, 3, model.generator(0))
     for name in model.names:
-        reads = model.conditional(name).reads
+        reads = model.conditional(name).network.reads
         assert set(reads) == set(model.names) - {name}
     groups = dict(model.variables)
     blind = pc.Conditional(groups["c"], image_network(groups, "c", reads=["x"], width=4))
@@ -91,7 +91,9 @@ def test_saved_in_bfloat16_and_loaded_as_float32(kind, tmp_path):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda v: image_network(v, "y"), "'y' and 'x' must be among the variables"),
+        (lambda v: image_network(v, "y"), "unknown variable 'y'"),
+        (lambda v: image_network(v, "x", image="y"), "image: 'y' must be one of x"),
+        (lambda v: image_network(v, "z", reads=["q"]), r"reads: 'z' can read x.*; found q"),
         (lambda v: image_network(v, "x", image="z"), r"'z' must have shape \(channels, height, width\)"),
         (lambda v: image_network(v, "x", kind="deep"), "kind must be one of plain, residual, found 'deep'"),
         (
@@ -450,7 +452,7 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
     assert (out / "report.html").read_text().count("data:image/png;base64,") == 4
     assert {"fid_unconditional", "class_share_error"} <= set(metrics)
     kept = (out / "milestones.json").read_bytes()
-    with pytest.raises(SystemExit, match="has a checkpoint: go on from it with --resume"):
+    with pytest.raises(SystemExit, match=r"has a checkpoint: continue it with .*--resume"):
         cli.main(["reproduce", name, *options])
     assert (out / "milestones.json").read_bytes() == kept  # a run that was refused leaves them as they were
 

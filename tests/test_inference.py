@@ -1,6 +1,7 @@
 """Queries against the exact conditionals of a consistent model with binary, categorical and Gaussian members."""
 
 import warnings
+from functools import partial
 
 import pytest
 import scipy.stats
@@ -235,6 +236,27 @@ def test_bad_questions_are_refused(arguments, message):
         pc.query(MODEL, *arguments)
 
 
+def test_bad_options_are_refused_also_where_no_chain_runs():
+    whole = {name: value[:1] for name, value in pc.sample(MODEL, seed=1).items()}
+    given = {name: value for name, value in whole.items() if name != "c"}
+    assert pc.query(MODEL, given, ["c"]).diagnostics.sweeps == 0
+    for ask in (lambda **options: pc.query(MODEL, given, ["c"], **options), partial(pc.sample, MODEL, whole)):
+        with pytest.raises(pc.InputError, match="scan must be one of random, no-repeat, systematic, found 'foo'"):
+            ask(scan="foo")
+        with pytest.raises(pc.InputError, match=r"engine must be one of auto, .*, found 'fast'"):
+            ask(engine="fast")
+
+
+def test_values_are_validated_once(monkeypatch):
+    calls, validate = [], pc.JointModel.validate
+    monkeypatch.setattr(pc.JointModel, "validate", lambda *a, **k: calls.append(1) or validate(*a, **k))
+    data = pc.Data({"x": torch.zeros(5, 2)}, {"x": torch.tensor([True, False])})
+    pc.impute(MODEL, data, chains=2, stop=pc.Sweeps(1))
+    pc.query(MODEL, {"x": torch.zeros(5, 2)}, chains=2, stop=pc.Sweeps(2))
+    pc.sample(MODEL, {"x": torch.zeros(5, 2)}, sweeps=1, chunk=2)
+    assert len(calls) == 3
+
+
 def test_fewer_rows_run_at_a_time_where_they_are_large(monkeypatch):
     """By the largest group, two numbers here."""
     sizes = []
@@ -318,6 +340,8 @@ def test_where_chains_began_is_said_and_can_be_changed():
     assert float(answer.probabilities["c"][0, 0]) > 0.99
     with pytest.warns(pc.NotMixedWarning):
         answer = pc.query(model, {"x": seen}, ["c"], stop=pc.Sweeps(40), init="random", chains=16)
+    given = pc.query(model, {"x": seen}, ["c"], stop=pc.Sweeps(40), init={"c": torch.tensor([0])})
+    assert given.diagnostics.init == "given" and "from given initial values" in repr(given.diagnostics)
     assert answer.diagnostics.init == "random" and 0.1 < float(answer.probabilities["c"][0, 0]) < 0.9
     with pytest.raises(pc.InputError, match="init must be one of fitted, random, found 'best'"):
         pc.query(model, {"x": seen}, ["c"], init="best")
@@ -342,9 +366,9 @@ def test_queries_run_in_evaluation_mode(device):
 
 def test_nothing_given_in_no_rows():
     model = two_modes()
-    with pytest.raises(pc.InputError, match=r"^given has no rows"):
+    with pytest.raises(pc.InputError, match=r"^given must have at least one row"):
         pc.query(model, {"x": torch.zeros(0, 2)}, ["c"])
-    with pytest.raises(pc.InputError, match=r"^given has no rows"):
+    with pytest.raises(pc.InputError, match=r"^given must have at least one row"):
         pc.sample(model, {"x": torch.zeros(0, 2)})
     with pytest.raises(pc.InputError, match=r"^given must be a dictionary"):
         pc.query(model, torch.zeros(3, 2))
@@ -387,7 +411,7 @@ def test_chains_begin_at_the_given_values():
     model = pc.JointModel({n: pc.Conditional(groups[n], Copy(other)) for n, other in (("a", "b"), ("b", "a"))})
     init = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
     answer = pc.query(model, rows=2, want=["a"], chains=3, stop=pc.Sweeps(2), init={"a": init, "b": init})
-    assert torch.equal(answer.decisions["a"], init) and answer.diagnostics.init == "fitted"
+    assert torch.equal(answer.decisions["a"], init) and answer.diagnostics.init == "given"
     assert torch.equal(answer.samples["a"], init.unsqueeze(1).expand(2, 3, 3))
     given = {"a": pc.Observed(1 - init, torch.tensor([True, False, False]))}
     part = pc.query(model, given, ["a"], chains=2, stop=pc.Sweeps(1), init={"b": init})

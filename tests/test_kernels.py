@@ -348,7 +348,7 @@ def test_what_is_refused(options, message):
     [
         (STATES, "data must be a dictionary by the names of groups, found Tensor"),
         ({"z": STATES[:0]}, "the data is empty"),
-        ({}, "no group of variables was given"),
+        ({}, "values of at least one group are needed"),
         ({"z": 2 * STATES - 1}, "'z' is binary: every observed value must be 0 or 1, found -1"),
         ({"z": STATES[:, :2]}, r"'z' must have shape \[batch, 3\], found \[8, 2\]"),
         ({"z": STATES / 0}, "'z' has NaN or infinite values"),

@@ -279,6 +279,21 @@ def test_a_folder_of_an_earlier_version_loads_and_answers_the_same(tmp_path):
     assert {"init", "context"} < saved.keys() and not {"starts", "conditions"} & saved.keys()
 
 
+def test_weights_of_flat_inputs_load_under_their_former_name(tmp_path):
+    """Networks of scenes called the layer that reads flat groups "told"."""
+    variables = {"x": pc.Real((1, 16, 16), scale=0.5), "y": pc.Real((1, 16, 16)), "c": pc.Categorical(2)}
+    for kind in ("plain", "residual"):
+        networks = {n: pc.networks.scene_network(variables, n, kind=kind, width=8, hidden=8) for n in variables}
+        model = pc.JointModel({n: pc.Conditional(variables[n], networks[n]) for n in variables}).eval()
+        model.save(tmp_path)
+        description, tensors = storage.read(tmp_path, joint.FORMAT)
+        old = {key.replace("network.flat_features.", "network.told."): tensor for key, tensor in tensors.items()}
+        assert old.keys() != tensors.keys()
+        storage.write(tmp_path, description, old)
+        again = pc.JointModel.load(tmp_path)
+        assert all(torch.equal(value, again.state_dict()[key]) for key, value in model.state_dict().items())
+
+
 def test_a_folder_without_initializers_and_context_loads(tmp_path):
     """The first versions had neither."""
     model = make()
@@ -320,11 +335,11 @@ def test_what_an_initializer_cannot_be():
     variables = {"x": pc.Real(3), "c": pc.Categorical(2)}
     with pytest.raises(pc.InputError, match="pca is for Real and Binary groups; 'c' is Categorical"):
         pc.initializers.pca(variables, "c", ["x"])
-    with pytest.raises(pc.InputError, match="'q' is none of the variables"):
+    with pytest.raises(pc.InputError, match="unknown variable 'q'"):
         pc.initializers.pca(VARIABLES, "q", ["c"])
     with pytest.raises(pc.InputError, match=r"init must be a module such as initializers\.pca\(\.\.\.\), found str"):
         pc.Conditional(pc.Real(3), nn.Identity(), "init")
-    with pytest.raises(pc.InputError, match="the initializer of 'x' must read other groups, found q"):
+    with pytest.raises(pc.InputError, match=r"reads: 'x' can read .*; found q"):
         pc.initializers.pca(variables, "x", ["q"])
 
 
@@ -604,7 +619,7 @@ NAN = torch.tensor([[0.0, float("nan"), 0.0], [0.0, 0.0, 0.0]])
         (good(), {"x": torch.ones(2, 2, dtype=torch.bool)}, r"mask of 'x' must have shape \[2, 3\]"),
         (good(), {"x": torch.ones(2, 3)}, "mask of 'x' must be boolean"),
         (good(), {"y": torch.ones(2, dtype=torch.bool)}, "unknown variable 'y'"),
-        ({}, None, "no group of variables"),
+        ({}, None, "values of at least one group"),
     ],
 )
 def test_bad_input_is_refused_by_name(state, mask, message):
@@ -641,7 +656,7 @@ def test_a_mask_for_rows_or_coordinates_is_spread():
         (lambda: make(alpha=dict.fromkeys(VARIABLES, 0.0)), "every alpha must be positive"),
         (lambda: make()("y", {}), "unknown variable 'y'"),
         (lambda: pc.networks.mlp({"x": pc.Binary(2)}, "x"), "the only group"),
-        (lambda: pc.networks.mlp(VARIABLES, "x", reads=["x"]), "the network of 'x' can read c, z, r; found x"),
+        (lambda: pc.networks.mlp(VARIABLES, "x", reads=["x"]), "reads: 'x' can read c, z, r; found x"),
     ],
 )
 def test_bad_models_are_refused(build, message):

@@ -6,7 +6,7 @@ from helpers import Linear, Pairwise
 
 import paracond as pc
 from paracond.chain import Move
-from paracond.observers import Marginals, Monitor, Samples, convergence
+from paracond.observers import Marginals, Monitor, convergence
 
 MODEL = Pairwise({"u": pc.Binary(3), "c": pc.Categorical(3), "x": pc.Real(2, scale=0.7)}, seed=3).model
 
@@ -50,12 +50,6 @@ def test_clamped_coordinates_count_with_their_value():
     moves = [m for m in run([observer], rows=2, clamp={"x": mask}) if m.name == "x"]
     assert float(observer.mean[0, 0]) == pytest.approx(float(moves[0].value[0, 0]))
     assert float(observer.variance[0, 0]) == pytest.approx(0, abs=1e-12) and float(observer.variance[0, 1]) > 0.1
-
-
-def test_samples_keep_the_last():
-    samples = Samples("c", keep=3, every=2)
-    moves = [m for m in run([samples], steps=30) if m.name == "c"]
-    assert torch.equal(samples.stacked(), torch.stack([moves[k].value for k in (5, 7, 9)]))
 
 
 def test_memory_does_not_grow_with_the_chain():

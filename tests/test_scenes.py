@@ -135,12 +135,15 @@ def test_images_are_moved_only_while_learning():
 
 
 def test_what_scenes_cannot_be():
-    with pytest.raises(pc.InputError, match="reads at least one image"):
+    with pytest.raises(pc.InputError, match="must read at least one, found none"):
         scene_network(GROUPS, "c", reads=["z"], kind="plain")
-    with pytest.raises(pc.InputError, match="needs an image among the variables"):
+    with pytest.raises(pc.InputError, match="a residual network needs an image"):
         scene_network({"c": pc.Binary(2), "z": pc.Real(3)}, "c")
-    with pytest.raises(pc.InputError, match="'q' must be among the variables"):
+    with pytest.raises(pc.InputError, match="unknown variable 'q'"):
         scene_network(GROUPS, "q")
+    for reads, found in ((["q"], "q"), ([], "nothing to read")):
+        with pytest.raises(pc.InputError, match=f"reads: 'c' can read .*; found {found}"):
+            scene_network(GROUPS, "c", reads=reads)
     with pytest.raises(pc.InputError, match="kind must be one of plain, residual, found 'flat'"):
         scene_network(GROUPS, "c", kind="flat")
     with pytest.raises(pc.InputError, match="images must be square, of one size, a multiple of 16"):

@@ -26,15 +26,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from paracond.data import InputError, Mask, State, expand_mask, row_count, take
+from paracond.data import InputError, Mask, State, at_least, expand_mask, one_of, row_count, take
 from paracond.distributions import Distribution
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, WeakCall
 from paracond.runtime.progress import track
 
 SCANS = ("random", "no-repeat", "systematic")
-VALUES = 2**25  # of one group, in all rows that run at a time: networks take up to some hundred times the memory
-CHANNELS = 8  # that a value may be encoded by and cost no more than one: networks have some for each anyway
+#: The most values of one group in the rows that run at a time. Networks need up to a hundred times this memory.
+VALUES = 2**25
+#: Up to this many channels per value cost no more than one, because networks widen every value.
+CHANNELS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +74,7 @@ class Scan:
     """A sequence of choices among `names` by the weights `alpha`, shared by all rows of a batch."""
 
     def __init__(self, names: Iterable[str], alpha: Mapping[str, float], order: str, generator: torch.Generator):
-        if order not in SCANS:
-            raise InputError(f"scan must be one of {', '.join(SCANS)}, found {order!r}")
+        one_of("scan", order, SCANS)
         self.names = tuple(names)
         self.order = order
         self.weights = torch.tensor([alpha[name] for name in self.names], dtype=torch.float64)
@@ -105,7 +106,7 @@ class Scan:
 
 
 class RowScan:
-    """The same for every row by itself: `free` is `[batch, names]`, true where a row may be redrawn."""
+    """A scan for each row. `free` is `[batch, names]`, true where a row may be redrawn."""
 
     def __init__(self, names: Iterable[str], alpha: Mapping[str, float], order: str, free: Tensor, generator):
         if order not in ("random", "no-repeat"):
@@ -153,7 +154,7 @@ class Chain:
         engine: str | Engine = "auto",
     ):
         self.model = model
-        self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
+        self.engine = Engine.of(model.device, engine)
         self.engine.prepare(model)
         self.rounded = self.engine.rounded_copy(model)
         self._recorder: _Recorder | None = None
@@ -211,6 +212,7 @@ class Chain:
         observers: functions that are called with every `Move`.
         progress: True or False shows a bar or not; None shows one on long runs in a terminal.
         """
+        at_least({"steps": (steps, 0)})
         return self.advance(self._validated(state), steps, observers, progress)
 
     def advance(
@@ -261,7 +263,7 @@ class _Recorder:
     overwritten by the next one of the same group."""
 
     def __init__(self, chain: Chain, state: State):
-        self.clamp, self.draw = chain.clamp, WeakCall(Chain._redraw, chain)  # by which this is kept
+        self.clamp, self.draw = chain.clamp, WeakCall(Chain._redraw, chain)  # weak: the chain keeps this recorder
         self.state = {name: value.clone() for name, value in state.items()}
         self.moves: dict[str, Move] = {}
         self.programs = {n: chain.engine.program(self._redraw, chain.generator, n) for n in chain.free}

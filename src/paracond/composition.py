@@ -97,7 +97,7 @@ def _check(learned: Mapping, groups: Mapping, context: Mapping, rules: Mapping) 
     names = [*learned, *groups, *context]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise InputError(f"two groups are called {twice[0]!r}")
+        raise InputError(f"two groups are called {twice[0]!r}: give `groups` and `given` other names than the models'")
     unruled = [name for name in groups if name not in rules]
     if unruled:
         raise InputError(f"the new group {unruled[0]!r} needs a rule: there is no model of it")
@@ -157,7 +157,7 @@ class Ruled(Conditional):
                 raise InputError(f"the rule of {self.name!r} asks for {name!r}; there are {', '.join(self.names)}")
             conditional = self.learned[self.names.index(name)]
             assert isinstance(conditional, Conditional)
-            if self.name in (conditional.reads or ()):
+            if self.name in (getattr(conditional.network, "reads", None) or ()):
                 raise InputError(f"the rule of {self.name!r} asks for {name!r}, which reads {self.name!r} itself")
             return conditional(others)
 
@@ -172,7 +172,7 @@ class Ruled(Conditional):
 
 @dataclass(frozen=True, eq=False)
 class Pinned(Distribution):
-    """A law of independent coordinates, fixed to `value` in `where`; both broadcast against draws."""
+    """A law of independent coordinates, fixed to `value` in `where`. Both broadcast to the shape of a draw."""
 
     law: Distribution
     value: Tensor

@@ -70,11 +70,6 @@ class Conditional(nn.Module):
         self.shared = nn.ParameterDict(family.shared_parameters())
         self.init = init
 
-    @property
-    def reads(self) -> tuple[str, ...] | None:
-        """The groups that the distribution depends on; None where that is unknown, so possibly all others."""
-        return getattr(self.network, "reads", None)
-
     def forward(self, others: Mapping[str, Tensor]) -> Distribution:
         output = self.network(others)
         if tuple(output.shape[1:]) != self.family.output_shape:

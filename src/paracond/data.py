@@ -119,7 +119,7 @@ def row_count(state: Mapping[str, Tensor]) -> int:
     """Return the number of rows, which must be the same in every group."""
     sizes = {name: len(value) for name, value in state.items()}
     if not sizes:
-        raise InputError("no group of variables was given")
+        raise InputError("values of at least one group are needed, found none: pass {name: values}")
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name!r} has {n}" for name, n in sizes.items())
         raise InputError(f"groups differ in their number of rows: {listed}")

@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Chain, Move, transition
-from paracond.data import Data, InputError, Mask, State, row_count
+from paracond.data import Data, InputError, Mask, State, at_least, row_count
 from paracond.distributions import Distribution
-from paracond.families import Categorical
+from paracond.families import is_class
 from paracond.inference import Diagnostics, Sweeps, query
 from paracond.initializers import initial_state
 from paracond.model import JointModel
@@ -80,6 +80,7 @@ def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4,
     sweeps: sweeps of the chain that infers the latents.
     seed: fixes all randomness.
     """
+    at_least({"sweeps": (sweeps, 0)})
     generator = model.generator(seed)
     known, mask = model.validate(data.state, data.mask)
     model.check_names([latent])
@@ -100,19 +101,15 @@ def _carrier(model: JointModel, latent: str, mask: Mask) -> str:
     """Return the observed group with the most coordinates, which the latents describe."""
     observed = [n for n in model.names if n != latent and bool(mask[n].any())]
     if not observed:
-        raise InputError("latent usage needs data of which some group is observed")
+        raise InputError("data: latent usage needs a group besides the latent that is observed, found none")
     return max(observed, key=lambda n: math.prod(model.variables[n].encoding_shape))
 
 
 def _classes(model: JointModel, latent: str, state: State, mask: Mask) -> Tensor:
     """Number the rows by their observed classes, those of the context included."""
-    names = [n for n in model.variables if n != latent and _is_class(model, n) and bool(mask[n].all())]
+    names = [n for n in model.variables if n != latent and is_class(model.variables[n]) and bool(mask[n].all())]
     columns = [state[n] for n in names] or [torch.zeros(row_count(state), dtype=torch.long, device=model.device)]
     return torch.stack(columns, 1).unique(dim=0, return_inverse=True)[1]
-
-
-def _is_class(model: JointModel, name: str) -> bool:
-    return isinstance(model.variables[name], Categorical) and model.variables[name].event_shape == ()
 
 
 def _marginal_entropy(model: JointModel, name: str, posterior: Distribution, classes: Tensor) -> Tensor:
@@ -164,6 +161,7 @@ def consistency(
     seed: fixes all randomness.
     state: where the chains begin, one row each (default: random values).
     """
+    at_least({"chains": (chains, 2), "warmup": (warmup, 0), "steps": (steps, 1)})
     generator = model.generator(seed)
     state = initial_state(model, chains, generator) if state is None else state
     chain = Chain(model, scan="random", per_row=True, batch=row_count(state), generator=generator)

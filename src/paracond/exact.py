@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 DENSE = 1024  # up to this many states, linear algebra is dense
 CHUNK = 16384  # states per forward pass when tables are made
 MOST = 2**16
+REDUCIBLE = "the chain cannot reach every state from every other; give each state a positive probability"
 
 
 class Kernel(Protocol):
@@ -144,7 +145,7 @@ def limiting(kernel: Kernel) -> Tensor:
     p = p.view(kernel.shape)
     gap = float((kernel.push(p) - p).abs().sum())
     if not gap < 1e-9:
-        raise InputError(f"no unique limiting distribution was found (|pK - p| = {gap:.1e}): is the chain irreducible?")
+        raise InputError(f"no unique limiting distribution was found (|pK - p| = {gap:.1e}): {REDUCIBLE}")
     return p
 
 
@@ -154,7 +155,7 @@ def _solve(matrix: Tensor) -> Tensor:
     system = torch.eye(size, dtype=torch.float64) - matrix + 1
     solution, info = torch.linalg.solve_ex(system.T, torch.ones(size, dtype=torch.float64))
     if int(info) or float(torch.linalg.cond(system)) > 1e13:
-        raise InputError("the chain is reducible: its limiting distribution is not unique")
+        raise InputError(f"the limiting distribution is not unique: {REDUCIBLE}")
     return solution
 
 
@@ -169,7 +170,7 @@ def _krylov(kernel: Kernel, size: int) -> Tensor:
         raise InputError("the limiting distribution was not found: the chain mixes too slowly") from None
     order = np.argsort(-values.real)
     if values[order[1]].real > 1 - 1e-10:
-        raise InputError("the chain is reducible: its limiting distribution is not unique")
+        raise InputError(f"the limiting distribution is not unique: {REDUCIBLE}")
     vector = torch.as_tensor(vectors[:, order[0]].real.copy())
     return vector / vector.sum()
 

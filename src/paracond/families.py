@@ -45,8 +45,7 @@ class Family(ABC):
 
     finite: ClassVar[bool] = False
     #: Whether single coordinates may be clamped: true where coordinates are independent given the rest. Where false,
-    #: partial masks are refused. (A family that conditions on clamped coordinates must override `Distribution.redraw`;
-    #: `observers.summary` does not support that.)
+    #: partial masks are refused.
     clamps_coordinates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -320,6 +319,11 @@ class Real(Family):
 
     def check_values(self, name: str, known: Tensor) -> None:
         """Accept any finite number."""
+
+
+def is_class(family: Family) -> bool:
+    """Return whether a group is one class per row."""
+    return isinstance(family, Categorical) and family.event_shape == ()
 
 
 def _grid(classes: int, length: int) -> Tensor:

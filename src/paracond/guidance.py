@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from paracond.chain import Chain
+from paracond.chain import Chain, max_rows
 from paracond.conditional import Conditional
 from paracond.data import InputError, Observed, State, at_least, row_count, take, wide
 from paracond.families import Binary, Real
@@ -64,9 +64,7 @@ class Guided(nn.Module):
         return found + weight * (found - self.network({**others, self.name: other}))
 
 
-def guided(
-    model: JointModel, name: str, where: Sequence[int] | Tensor, weight: float, groups: Sequence[str] | None = None
-) -> JointModel:
+def guided(model: JointModel, name: str, where: Sequence[int] | Tensor, weight: float) -> JointModel:
     """Make a model in which some coordinates of a binary group count for more than they did in learning.
 
     It shares all parameters with `model`. For one weight per row, give the context group "guidance of NAME".
@@ -75,7 +73,6 @@ def guided(
     name: the binary group.
     where: its coordinates, as numbers or as a Bool mask `[*event]`.
     weight: how much more they count; 0 is the model itself.
-    groups: the groups whose conditionals are guided (default: all that read `name`).
     """
     model.check_names([name])
     family, context = model.variables[name], GUIDANCE.format(name)
@@ -85,9 +82,8 @@ def guided(
     if context in model.variables:
         raise InputError(f"this model is guided by {name!r} already: name all its coordinates at once")
     flipped = _mask(name, family, where).to(model.device)
-    readers = _readers(model, name, groups)
     conditionals = {group: model.conditional(group) for group in model.names}
-    for group in readers:
+    for group in [group for group in model.names if name in model.reads(group)]:
         own = conditionals[group]
         if type(own).forward is not Conditional.forward:
             raise InputError(f"{group!r} follows a rule, which cannot be guided: guide models before they are composed")
@@ -112,7 +108,6 @@ def edited(
     *,
     weight: float = WEIGHT,
     sweeps: int = SWEEPS,
-    scan: str = "systematic",
     chunk: int | None = None,
     engine: str | Engine = "auto",
     seed: int = 0,
@@ -130,7 +125,6 @@ def edited(
 
     Other arguments:
 
-    scan: the order of redraws, as in `query`.
     chunk: rows that run at a time (default: as many as suit the device).
     engine: how chains run, as in `query`.
     seed: fixes all randomness.
@@ -138,9 +132,10 @@ def edited(
     at_least({"sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
     whole, mask = _changed(model, state, name, change)
     strong, generator, parts = guided(model, name, mask, weight), model.generator(seed), []
-    size = chunk or (4096 if model.device.type == "cuda" else 256)
+    size = chunk or max_rows(model, 4096 if model.device.type == "cuda" else 256)
     for first in range(0, row_count(whole), size):
-        chain = Chain(strong, clamp={name: torch.ones_like(mask)}, scan=scan, engine=engine, generator=generator)
+        clamp = {name: torch.ones_like(mask)}
+        chain = Chain(strong, clamp=clamp, scan="systematic", engine=engine, generator=generator)
         with strong.eval_mode():
             parts.append(_driven(model, chain, take(whole, slice(first, first + size)), name, mask, weight, sweeps))
     return {group: torch.cat([part[group] for part in parts]) for group in model.variables}
@@ -159,9 +154,10 @@ def _changed(model: JointModel, state: Mapping[str, Tensor], name: str, change: 
     mask = torch.ones_like(whole[name][0], dtype=torch.bool) if mask is None else torch.as_tensor(mask).to(model.device)
     model.variables[name].check_shape(name, value)
     if mask.ndim >= whole[name].ndim:
-        raise InputError(f"the same coordinates of {name!r} change in every row: give a mask of shape [*event]")
+        shape, found = list(whole[name].shape[1:]), list(mask.shape)
+        raise InputError(f"change.mask must have the shape {shape} of one row of {name!r}, found {found}")
     if len(value) not in (1, len(whole[name])):
-        raise InputError(f"{len(value)} values of {name!r} for {len(whole[name])} rows that are edited")
+        raise InputError(f"change.value of {name!r} must have 1 or {len(whole[name])} rows, found {len(value)}")
     return {**whole, name: torch.where(mask, value, whole[name])}, mask
 
 
@@ -172,7 +168,7 @@ def _driven(model: JointModel, chain: Chain, rows: State, name: str, mask: Tenso
         if bool((doubts < SURE).all()):
             break
         rows[GUIDANCE.format(name)] = weight * doubts.sqrt()
-        moved, open = chain.run(rows, chain.sweeps(1)), doubts.flatten() >= SURE
+        moved, open = chain.advance(rows, chain.sweeps(1)), doubts.flatten() >= SURE
         rows = {group: torch.where(wide(open, value), moved[group], value) for group, value in rows.items()}
     return rows
 
@@ -183,16 +179,6 @@ def doubt(model: JointModel, state: State, name: str, mask: Tensor) -> Tensor:
     p = model(name, state).mean
     right = torch.where(state[name] > 0.5, p, 1 - p)
     return 1 - torch.where(mask, right, 1).flatten(1).prod(1, keepdim=True)
-
-
-def _readers(model: JointModel, name: str, groups: Sequence[str] | None) -> list[str]:
-    readers = [group for group in model.names if name in model.reads(group)]
-    if isinstance(groups, str):
-        raise InputError(f"groups must be a list of names, found {groups!r}")
-    deaf = [group for group in groups or () if group not in readers]
-    if deaf:
-        raise InputError(f"{deaf[0]!r} does not read {name!r}; {', '.join(readers) or 'none'} can be guided by it")
-    return readers if groups is None else list(groups)
 
 
 def _mask(name: str, family: Binary, where: Sequence[int] | Tensor) -> Tensor:

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paracond.chain import Chain, Observer, max_rows
-from paracond.data import Data, InputError, Observed, State, at_least, merge, one_of
+from paracond.chain import SCANS, Chain, Observer, max_rows
+from paracond.data import Data, InputError, Observed, State, at_least, one_of
 from paracond.initializers.initial_state import has_init
 from paracond.model import JointModel
 from paracond.observers import Marginals, Monitor
@@ -135,7 +135,9 @@ def query(
         raise InputError(f"stop must be Converged(...) or Sweeps(count), found {stop!r}")
     if isinstance(stop, Converged) and chains < 2:
         raise InputError("one chain cannot show whether it has converged: use chains=2 or more, or stop=Sweeps(count)")
+    one_of("scan", scan, SCANS)
     question = Question.of(model, given, want, rows, init)
+    engine = Engine.of(model.device, engine)
     relevant, direct = question.relevant()
     generator, answers = model.generator(seed), []
     chunk = max(1, max_rows(model, MAX_ROWS[model.device.type == "cuda"]) // chains)
@@ -182,7 +184,9 @@ def sample(
     `model(name, state).mean` of the returned state is what a picture usually shows: the mean of p(x | z) at the last z.
     """
     at_least({"rows": (rows, 1), "sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
+    one_of("scan", scan, SCANS)
     question, generator = Question.of(model, given, None, rows, init), model.generator(seed)
+    engine = Engine.of(model.device, engine)
     chunk = chunk or max_rows(model, 32_768 if model.device.type == "cuda" else 256)
     drawn = []
     for part in question.parts(chunk):
@@ -204,11 +208,9 @@ def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> 
     one_of("how", how, ("decide", "sample"))
     if not isinstance(data, Data):
         raise InputError(f"impute takes Data(values, mask), found {type(data).__name__}")
-    known, mask = model.validate(data.state, data.mask)
-    given = {name: Observed(value, mask[name]) for name, value in known.items()}
+    given = {name: Observed(value, data.mask[name]) for name, value in data.state.items()}
     answer = query(model, given, model.names, **options)
-    filled = answer.decisions if how == "decide" else {k: v[:, 0] for k, v in answer.samples.items()}
-    return merge(mask, known, filled)
+    return answer.decisions if how == "decide" else {name: drawn[:, 0] for name, drawn in answer.samples.items()}
 
 
 class _Chains:
@@ -224,7 +226,8 @@ class _Chains:
         generator: torch.Generator,
     ):
         self.question, self.model, self.chains = question, question.model, chains
-        self.init = "fitted" if question.values or (question.fitted and has_init(self.model)) else "random"
+        fitted = question.fitted and has_init(self.model)
+        self.init = "given" if question.values else "fitted" if fitted else "random"
         each = question.repeated(chains)
         self.state = each.first_state(generator)
         irrelevant = [name for name in self.model.names if name not in relevant]

@@ -263,7 +263,11 @@ def _upgraded(description: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict
 
 def _upgraded_key(key: str) -> str:
     kind, number, *rest = key.split(".")
-    return ".".join([kind, number, "init", *rest[1:]]) if rest[:1] == ["start"] else key
+    if rest[:1] == ["start"]:
+        rest[0] = "init"
+    if rest[:2] == ["network", "told"]:
+        rest[1] = "flat_features"
+    return ".".join([kind, number, *rest])
 
 
 def _tied(module: nn.Module) -> dict[str, str]:

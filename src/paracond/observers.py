@@ -22,7 +22,7 @@ alone has no R-hat: a chain that never left its mode would look as good as any.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -90,35 +90,6 @@ class Marginals:
         return self.spread / self.count
 
 
-@dataclass
-class Samples:
-    """Keeps the last values of a group, `[keep, batch, *event]`.
-
-    name: the group.
-    keep: the number of values.
-    every: the number of redraws from one value to the next.
-    """
-
-    name: str
-    keep: int
-    every: int = 1
-    seen: int = 0
-    values: list[Tensor] = field(default_factory=list)
-
-    def __call__(self, move: Move) -> None:
-        if move.name != self.name:
-            return
-        _whole_batches("Samples", move)
-        self.seen += 1
-        if self.seen % self.every == 0:
-            value = move.value.clone()  # a recorded program writes over it
-            self.values = [*self.values[1 - self.keep :], value] if self.keep > 1 else [value]
-
-    def stacked(self) -> Tensor:
-        """Return the values, `[keep, batch, *event]`."""
-        return torch.stack(self.values)
-
-
 class Monitor:
     """Accumulates split R-hat and effective sample size of a group, for every question.
 
@@ -145,7 +116,8 @@ class Monitor:
     def __call__(self, move: Move) -> None:
         if move.name != self.name:
             return
-        _whole_batches("Monitor", move)
+        if move.rows is not None:
+            raise InputError("Monitor needs every row at every redraw: run the chain without per_row")
         mean, variance = (part.double() for part in self._quantities(move))
         if self.sums is None:
             self.sums = mean.new_zeros(self.slots, 3, *mean.shape)
@@ -223,11 +195,6 @@ def _moments(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     mean, square, conditional = (sums.sum(0) / n).unbind(0)
     spread = (square - mean**2).clamp(min=0) * n / (n - 1).clamp(min=1)
     return mean, conditional + spread
-
-
-def _whole_batches(what: str, move: Move) -> None:
-    if move.rows is not None:
-        raise InputError(f"{what} needs every row at every redraw: run the chain without per_row")
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:

@@ -31,12 +31,12 @@ class Diagnostics:
     sweeps: int  # sweeps over all unknown groups, warm-up included
     measured: int  # sweeps that the marginals average over
     converged: bool
-    init: str = "random"  # or "fitted": then R-hat cannot detect values where no chain began
+    init: str = "random"  # or "fitted" or "given": then R-hat cannot detect values where no chain began
 
     def __repr__(self) -> str:
         worst = {name: f"R-hat <= {v.max():.3f}, ess >= {self.ess[name].min():.0f}" for name, v in self.r_hat.items()}
         listed = "; ".join(f"{name}: {text}" for name, text in worst.items())
-        began = ", from fitted initial values" if self.init == "fitted" else ""
+        began = "" if self.init == "random" else f", from {self.init} initial values"
         return f"<{'converged' if self.converged else 'not converged'} after {self.sweeps} sweeps{began}; {listed}>"
 
 
@@ -101,10 +101,11 @@ class Question:
         wanted = _wanted(model, mask, want)
         full_clamp(model, mask)  # refuses masks that a family cannot honour, also where no chain will run
         places = {} if isinstance(init, str) else named("init", init)
-        context = {name: known[name] for name in model.context}
-        found, _ = model.validate(context | places, rows=row_count(known))
-        if places and row_count(found) != row_count(known):
-            raise InputError(f"init has {row_count(found)} rows, the question has {row_count(known)}")
+        found: State = {}
+        if places:
+            found, _ = model.validate({name: known[name] for name in model.context} | places)
+            if row_count(found) != row_count(known):
+                raise InputError(f"init has {row_count(found)} rows, the question has {row_count(known)}")
         return cls(model, known, mask, wanted, init != "random", {name: found[name] for name in places})
 
     def parts(self, chunk: int) -> list[Question]:
@@ -189,12 +190,12 @@ def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
     values = {k: as_numbers(k, v.value) for k, v in observed.items()}
     masks = {k: as_numbers(f"the mask of {k}", v.mask) for k, v in observed.items() if v.mask is not None}
     model.check_names(values)
-    for name, value in values.items():
+    for name, value in values.items():  # before rows are repeated
         model.variables[name].check_shape(name, value)
     whole = [m for k, m in masks.items() if m.ndim == values[k].ndim]  # masks that have rows of their own
     batch = max([len(t) for t in [*values.values(), *whole]], default=rows)
     if batch == 0:
-        raise InputError("given has no rows")
+        raise InputError("given must have at least one row, found none")
     spread = {k: v.expand(batch, *v.shape[1:]) if len(v) == 1 else v for k, v in values.items()}
     return model.validate(spread, masks, batch)
 

@@ -198,7 +198,7 @@ class Directed(Trainer[Info]):
 
     def step(self) -> Info:
         """One update of both conditionals."""
-        self.guard.look()
+        self.guard.raise_if_seen(self.step_count)
         self.completion.fill()
         for name in self.model.names:
             self._set_rates(name)

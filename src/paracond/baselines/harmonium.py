@@ -63,7 +63,7 @@ class Side(Network):
     """
 
     def __init__(self, other: str, inputs: int, output: Sequence[int], transposed: bool, factor: float = 1.0):
-        super().__init__(other=other, inputs=inputs, output=list(output), transposed=transposed, factor=factor)
+        super().__init__()
         self.other, self.reads, self.output = other, (other,), tuple(output)
         self.transposed, self.factor = transposed, factor
         outputs = math.prod(output)

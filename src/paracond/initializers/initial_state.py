@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paracond.chain import transition
 from paracond.conditional import Initializer
 from paracond.data import Data, InputError, Mask, State, merge
 from paracond.distributions import Distribution
-from paracond.families import Categorical, Family
+from paracond.families import is_class
 from paracond.model import JointModel
 
 
@@ -54,7 +55,7 @@ def initial_state(
     seen = {name: one_row(m) for name, m in mask.items() if bool(m.any())}
     drawn = draw_groups(model, state, seen, missing, generator) if fitted else set()
     for name in [n for n in missing if n not in drawn] if drawn or redraw_rest else []:
-        state[name] = model(name, state).redraw(state[name], mask.get(name), generator)
+        state[name] = transition(model, name, state, mask.get(name), generator).value
     return state
 
 
@@ -71,9 +72,10 @@ def draw_groups(
     mask: of each group, full or one row for all rows; absent where nothing is known.
     Returns the names of all groups that need no further draw. Never waits for the host, so it can be recorded.
     """
-    with_one = [n for n in model.names if model.conditional(n).init is not None]
-    classes = [k for k in missing if _is_class(model.variables[k]) and any(k in model.init_reads(n) for n in with_one)]
-    needed = [n for n in with_one if n in missing or any(k in classes for k in model.init_reads(n))]
+    initialized = [n for n in model.names if model.conditional(n).init is not None]
+    read = {k for n in initialized for k in model.init_reads(n)}
+    classes = [k for k in missing if k in read and is_class(model.variables[k])]
+    needed = [n for n in initialized if n in missing or any(k in classes for k in model.init_reads(n))]
     parts = {n: _init(model, n).observe(state[n], mask[n]) for n in needed if n in mask}
     for name in classes:
         posterior = _class_posterior(
@@ -81,7 +83,7 @@ def draw_groups(
         )
         if posterior is not None:
             state[name] = posterior.redraw(state[name], mask.get(name), generator)
-    for name in _parents_first(model, [n for n in with_one if n in missing]):
+    for name in _parents_first(model, [n for n in initialized if n in missing]):
         reader = next((n for n in parts if n in missing and name in model.init_reads(n)), None)
         if reader is None:
             others, rows = model.encode(model.init_reads(name), state), len(state[name])
@@ -90,7 +92,7 @@ def draw_groups(
             own = (state[name], mask[name]) if name in mask else None
             drawn = _draw_parent(model, reader, name, state, parts[reader], own, generator)
         state[name] = drawn.to(state[name].dtype)
-    return {*with_one, *classes}
+    return {*initialized, *classes}
 
 
 def draw_group(model: JointModel, name: str, state: State, mask: Tensor, generator: torch.Generator) -> Tensor:
@@ -142,10 +144,6 @@ def _init(model: JointModel, name: str) -> Initializer:
     if found is None:
         raise InputError(f"{name!r} has no initializer: pass init= to its Conditional")
     return found
-
-
-def _is_class(family: Family) -> bool:
-    return isinstance(family, Categorical) and family.event_shape == ()
 
 
 def _class_posterior(model: JointModel, name: str, parts: Mapping[str, Any], state: State) -> Distribution | None:

@@ -53,7 +53,7 @@ from paracond.data import InputError, at_least
 from paracond.distributions import LOG_2PI
 from paracond.families import GAIN, Binary, Family, Real
 from paracond.initializers.dct import Cosines
-from paracond.networks.base import Network
+from paracond.networks.base import Network, read_groups
 
 SCALE = 0.3  # sigma at first
 CHUNK = 2**26  # numbers
@@ -81,21 +81,14 @@ class PCA(Network):
         redundancy: float = 1.0,
         band: int | None = None,
     ):
-        super().__init__(
-            inputs=dict(inputs),
-            shape=list(shape),
-            rank=rank,
-            binary=binary,
-            learned=learned,
-            redundancy=redundancy,
-            band=band,
-        )
+        super().__init__()
         if not 1 <= redundancy < math.inf:
             raise InputError(f"redundancy must be at least 1, found {redundancy}")
         self.waves = None if band is None else Cosines(shape, band)
         size = math.prod(shape) if band is None else shape[0] * band**2
         if rank > size:
-            raise InputError(f"{rank} directions are more than the {size} coefficients of the band")
+            what = "coordinates" if band is None else "coefficients"
+            raise InputError(f"rank: {rank} directions are more than the {size} {what}")
         self.names = self.reads = tuple(inputs)
         self.shape, self.binary, self.learned, self.redundancy = tuple(shape), binary, learned, redundancy
         self.means = nn.Parameter(torch.zeros(1 + sum(inputs.values()), size))
@@ -150,19 +143,13 @@ class PCA(Network):
         self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: KnownPart | None = None
     ) -> Tensor:
         """Draw one value per row, `[rows, *shape]`, given the coordinates in `part`."""
-        drawn = self._draw(others, generator, rows, part)
-        return (drawn if part is None else torch.where(part.mask, part.value, drawn)).view(-1, *self.shape)
-
-    def _draw(
-        self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: KnownPart | None
-    ) -> Tensor:
-        """Draw mu(g) + A u + sigma e, with u given the coordinates in `part`."""
         mean = self._mean(others).expand(rows, -1)
         u = mean.new_empty(len(mean), len(self.directions)).normal_(generator=generator)
         e = torch.empty_like(mean).normal_(generator=generator)
         u = u if part is None else part.directions(mean, u)
         drawn = mean + self._whole(u @ self.directions) + self._log_scale().exp() * e
-        return (drawn > 0.5).to(drawn.dtype) if self.binary else drawn
+        drawn = (drawn > 0.5).to(drawn.dtype) if self.binary else drawn
+        return (drawn if part is None else torch.where(part.mask, part.value, drawn)).view(-1, *self.shape)
 
     @torch.no_grad()
     def observe(self, value: Tensor, mask: Tensor) -> KnownPart:
@@ -307,15 +294,10 @@ def pca(variables: Mapping[str, Family], name: str, reads: Sequence[str], rank: 
     rank: the number of directions; it is reduced for groups with few coordinates.
     options: those of `PCA`: learned, redundancy, band.
     """
-    if name not in variables:
-        raise InputError(f"{name!r} is none of the variables {', '.join(variables)}")
+    inputs = {k: math.prod(variables[k].encoding_shape) for k in read_groups(variables, name, reads, least=0)}
     family = variables[name]
     at_least({"rank": (rank, 1)})
     if not isinstance(family, (Real, Binary)):
         raise InputError(f"pca is for Real and Binary groups; {name!r} is {family}")
-    unknown = [k for k in reads if k not in variables or k == name]
-    if unknown:
-        raise InputError(f"the initializer of {name!r} must read other groups, found {', '.join(unknown)}")
-    inputs = {k: math.prod(variables[k].encoding_shape) for k in reads}
     rank = min(rank, max(1, math.prod(family.event_shape) - 1))
     return PCA(inputs, family.event_shape, rank, isinstance(family, Binary), **options)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 from torch import nn
 
 from paracond.data import InputError
@@ -13,16 +17,23 @@ REMOVED = ("levels",)  # arguments of networks in earlier versions, which saved 
 class Network(nn.Module):
     """The base class of networks that a saved model can rebuild.
 
-    `reads` are the groups that the network reads; None means that it may read all of them.
+    `reads` are the groups that the network reads; None means that it may read all of them. `config` are the arguments
+    of the constructor.
 
-    config: the arguments of the constructor, which JSON can hold.
+    arguments, named: arguments of the constructor, which must be values that JSON can hold.
     """
 
     reads: tuple[str, ...] | None = None
+    config: dict[str, Any]
 
-    def __init__(self, **config):
-        super().__init__()
-        self.config = config
+    def __new__(cls, *arguments: Any, **named: Any) -> Network:
+        network = super().__new__(cls)
+        bound = inspect.signature(cls.__init__).bind_partial(network, *arguments, **named)
+        bound.apply_defaults()
+        del bound.arguments["self"]
+        options = bound.arguments.pop("options", {})
+        network.config = bound.arguments | options
+        return network
 
 
 def describe(network: object) -> dict | None:
@@ -45,3 +56,20 @@ def rebuild(variable: str, description: dict | None) -> nn.Module:
         )
     arguments = {k: v for k, v in description.items() if k != "class" and not (k in REMOVED and v is None)}
     return class_named(Network, description["class"])(**arguments)
+
+
+def read_groups(variables: Iterable[str], name: str, reads: Sequence[str] | None, least: int = 1) -> list[str]:
+    """Return the groups that the network of `name` reads (default: all others), or refuse them.
+
+    variables: the names of all groups.
+    least: how many groups it must read.
+    """
+    others = [k for k in variables if k != name]
+    if name not in variables:
+        raise InputError(f"unknown variable {name!r} (there are {', '.join(others)})")
+    found = others if reads is None else list(reads)
+    wrong = ", ".join(k for k in found if k not in others)
+    if wrong or len(found) < least:
+        listed = ", ".join(others) or "nothing: it is the only group"
+        raise InputError(f"reads: {name!r} can read {listed}; found {wrong or 'nothing to read'}")
+    return found

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paracond.data import InputError
+from paracond.data import InputError, one_of
 from paracond.families import Family
-from paracond.networks.base import Network
+from paracond.networks.base import Network, read_groups
 
 KINDS = ("plain", "residual")
 FLAT = 64  # channels between the smallest image and the flat part of a network, which has most parameters
@@ -58,18 +58,8 @@ class ImageEncoder(Network):
         jitter: int = 0,
         mirrored: bool = False,
     ):
-        super().__init__(
-            image=image,
-            shape=list(shape),
-            inputs=dict(inputs),
-            output=list(output),
-            width=width,
-            kind=kind,
-            blocks=blocks,
-            jitter=jitter,
-            mirrored=mirrored,
-        )
-        _check_kind(kind)
+        super().__init__()
+        one_of("kind", kind, KINDS)
         make = _plain_encoder if kind == "plain" else _residual_encoder
         self.f = nn.Sequential(*make(shape, output, width, blocks))
         self.linear = nn.ModuleList(nn.Linear(n, math.prod(output), bias=False) for n in inputs.values())
@@ -112,16 +102,9 @@ class ImageDecoder(Network):
         kind: str = "plain",
         blocks: int = 1,
     ):
-        maps = dict(maps or {})
-        super().__init__(
-            inputs=dict(inputs),
-            output=list(output),
-            maps=maps,
-            width=width,
-            kind=kind,
-            blocks=blocks,
-        )
-        _check_kind(kind)
+        super().__init__()
+        maps = maps or {}
+        one_of("kind", kind, KINDS)
         if len(output) != 3:
             raise InputError(
                 "the decoder returns one number for every pixel: the scale of the image must be learned, of each "
@@ -170,12 +153,12 @@ def image_network(
     reads: the groups that the network reads (default: all others).
     options: those of `ImageEncoder` and `ImageDecoder`: width, kind, blocks, jitter, mirrored.
     """
-    if image not in variables or name not in variables:
-        raise InputError(f"{name!r} and {image!r} must be among the variables {', '.join(variables)}")
+    reads = read_groups(variables, name, reads)
+    if image not in variables:
+        raise InputError(f"image: {image!r} must be one of {', '.join(variables)}")
     shape = variables[image].event_shape
     if len(shape) != 3:
         raise InputError(f"{image!r} must have shape (channels, height, width), found {shape}")
-    reads = [k for k in variables if k != name] if reads is None else list(reads)
     shapes = {k: variables[k].encoding_shape for k in reads if k != image}
     if name != image:
         inputs = {k: math.prod(s) for k, s in shapes.items()}
@@ -184,11 +167,6 @@ def image_network(
     maps = {k: s[0] for k, s in shapes.items() if keeps_places and list(s[1:]) == _halved(shape[1:], 2)}
     inputs = {k: math.prod(s) for k, s in shapes.items() if k not in maps}
     return ImageDecoder(inputs, variables[image].output_shape, maps, **options)
-
-
-def _check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise InputError(f"kind must be one of {', '.join(KINDS)}, found {kind!r}")
 
 
 def _halved(size: Sequence[int], times: int) -> list[int]:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from paracond.data import InputError, at_least
+from paracond.data import InputError, at_least, one_of
 from paracond.families import Family
-from paracond.networks.base import Network
+from paracond.networks.base import Network, read_groups
 
 ACTIVATIONS = {"silu": nn.SiLU, "relu": nn.ReLU, "tanh": nn.Tanh}
 
@@ -37,11 +37,8 @@ class MLP(Network):
         activation: str = "silu",
         noise: float = 0.0,
     ):
-        super().__init__(
-            inputs=dict(inputs), output=list(output), hidden=hidden, depth=depth, activation=activation, noise=noise
-        )
-        if activation not in ACTIVATIONS:
-            raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, found {activation!r}")
+        super().__init__()
+        one_of("activation", activation, tuple(ACTIVATIONS))
         at_least({"hidden": (hidden, 1), "depth": (depth, 0)})
         if not noise >= 0:
             raise InputError(f"noise must not be negative, found {noise}")
@@ -72,7 +69,7 @@ class StackedMLP(Network):
     """
 
     def __init__(self, names: Sequence[str], members: int, hidden: int = 16, seed: int = 0):
-        super().__init__(names=list(names), members=members, hidden=hidden, seed=seed)
+        super().__init__()
         self.names = self.reads = tuple(names)
         generator = torch.Generator().manual_seed(seed)
 
@@ -101,12 +98,5 @@ def mlp(variables: Mapping[str, Family], name: str, reads: Sequence[str] | None 
         not depend on the rest.
     options: those of `MLP`: hidden, depth, activation, noise.
     """
-    if name not in variables:
-        raise InputError(f"unknown variable {name!r} (there are {', '.join(variables)})")
-    reads = [k for k in variables if k != name] if reads is None else reads
-    unknown = [k for k in reads if k not in variables or k == name]
-    if unknown or not reads:
-        others = ", ".join(k for k in variables if k != name) or "nothing: it is the only group"
-        raise InputError(f"the network of {name!r} can read {others}; found {', '.join(unknown) or 'nothing to read'}")
-    inputs = {k: math.prod(variables[k].encoding_shape) for k in reads}
+    inputs = {k: math.prod(variables[k].encoding_shape) for k in read_groups(variables, name, reads)}
     return MLP(inputs, variables[name].output_shape, **options)

@@ -37,11 +37,6 @@ LEVELS = 4
 FLAT = 64  # channels between the lowest resolution and a flat output
 
 
-def channels_at(width: int, most: int) -> list[int]:
-    """Return the channels at each resolution: doubled each time, up to `most`."""
-    return [min(width * 2**level, most) for level in range(LEVELS)]
-
-
 def even(channels: int) -> int:
     """Round up to a multiple of eight."""
     return -(-channels // 8) * 8
@@ -122,20 +117,7 @@ class Pyramid(Network):
         jitter: int = 0,
         mirrored: bool = False,
     ):
-        super().__init__(
-            images={k: list(v) for k, v in images.items()},
-            flat=dict(flat),
-            output=list(output),
-            side=side,
-            labels=list(labels),
-            target=target,
-            width=width,
-            most=most,
-            blocks=blocks,
-            hidden=hidden,
-            jitter=jitter,
-            mirrored=mirrored,
-        )
+        super().__init__()
         if side % 2**LEVELS:
             raise InputError(f"images must have sides that are a multiple of {2**LEVELS}, found {side}")
         if mirrored and len(output) >= 3:
@@ -148,7 +130,7 @@ class Pyramid(Network):
         self.reads = (*images, *flat)
         self.low = side // 2**LEVELS
         self.goal = LEVELS if len(output) < 3 else self._level(target, output[-3:])  # where the output is taken
-        self.ways = channels_at(width, most)
+        self.ways = [min(width * 2**level, most) for level in range(LEVELS)]  # channels at each resolution
         self._make_way_down({k: self._channels(k, shape) for k, shape in images.items()}, blocks)
         self._make_flat_side(sum(flat.values()), hidden)
         self._make_way_up(blocks, hidden)
@@ -231,7 +213,9 @@ class Pyramid(Network):
             layers = [layer for a, b in itertools.pairwise(sizes) for layer in (nn.Linear(a, b), nn.SiLU())]
             self.mlp = nn.Sequential(*layers[:-1])
         elif size:
-            self.told = nn.Sequential(nn.Linear(size, 4 * hidden), nn.SiLU(), nn.Linear(4 * hidden, hidden), nn.SiLU())
+            self.flat_features = nn.Sequential(
+                nn.Linear(size, 4 * hidden), nn.SiLU(), nn.Linear(4 * hidden, hidden), nn.SiLU()
+            )
             self.bottom = nn.Linear(hidden, bottom * self.low**2)
 
     def _flat_output(self, found: Mapping[int, Tensor], flat: Sequence[Tensor]) -> Tensor:
@@ -262,7 +246,7 @@ class Pyramid(Network):
             self.last = nn.Conv2d(self.ways[last], even(channels), 1)
 
     def _way_up(self, found: Mapping[int, Tensor], flat: Sequence[Tensor]) -> Tensor:
-        features = self.told(torch.cat(list(flat), 1)) if flat else None
+        features = self.flat_features(torch.cat(list(flat), 1)) if flat else None
         h = found.get(LEVELS - 1)
         if features is not None:
             bottom = self.bottom(features)

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paracond.data import InputError
+from paracond.data import InputError, one_of
 from paracond.families import Family
-from paracond.networks.base import Network
+from paracond.networks.base import Network, read_groups
 from paracond.networks.pyramid import Pyramid
 
 HALVINGS = 4
@@ -41,12 +41,8 @@ def scene_network(
     kind: "plain" or "residual" (see the head of this module).
     options: those of `UNet`, `SceneEncoder` or `Pyramid`: width, hidden and others.
     """
-    if name not in variables:
-        raise InputError(f"{name!r} must be among the variables {', '.join(variables)}")
-    if kind not in KINDS:
-        raise InputError(f"kind must be one of {', '.join(KINDS)}, found {kind!r}")
-    reads = [k for k in variables if k != name] if reads is None else list(reads)
-    encoded = {k: variables[k].encoding_shape for k in reads}
+    one_of("kind", kind, KINDS)
+    encoded = {k: variables[k].encoding_shape for k in read_groups(variables, name, reads)}
     images = {k: list(shape) for k, shape in encoded.items() if len(shape) == 3}
     flat = {k: math.prod(shape) for k, shape in encoded.items() if len(shape) != 3}
     labels = [k for k in [*images, name] if len(variables[k].event_shape) == 2]  # channels last, one per label
@@ -54,7 +50,10 @@ def scene_network(
     if kind == "residual":
         sizes = [family.event_shape[-2:] for family in variables.values() if len(family.encoding_shape) == 3]
         if not sizes:
-            raise InputError("a network of this kind needs an image among the variables")
+            raise InputError(
+                f"variables: a residual network needs an image (channels, height, width), found {dict(variables)}; "
+                "use networks.mlp where there is none"
+            )
         return Pyramid(images, flat, variables[name].output_shape, max(max(size) for size in sizes), **options)
     make = UNet if len(variables[name].encoding_shape) == 3 else SceneEncoder
     return make(images, flat, variables[name].output_shape, **options)
@@ -73,15 +72,7 @@ class _Scene(Network):
         width: int = 32,
         hidden: int = 512,
     ):
-        super().__init__(
-            images={k: list(v) for k, v in images.items()},
-            flat=dict(flat),
-            output=list(output),
-            labels=list(labels),
-            target=target,
-            width=width,
-            hidden=hidden,
-        )
+        super().__init__()
         self.images, self.flat, self.labels = tuple(images), tuple(flat), frozenset(labels)
         self.output, self.target = tuple(output), target
         self.reads = (*images, *flat)
@@ -147,14 +138,14 @@ class UNet(_Scene):
     def __init__(self, images, flat, output, width: int = 32, hidden: int = 512, **options):
         super().__init__(images, flat, output, width=width, hidden=hidden, **options)
         if flat:
-            self.told = nn.Linear(sum(flat.values()), hidden)
+            self.flat_features = nn.Linear(sum(flat.values()), hidden)
             self.join = nn.Linear(hidden, widths(width)[-1])
         self.up = nn.ModuleList(_way_up(_channels(output, self.target in self.labels), width, self.low))
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         *finer, h = self._features(others)
         if self.flat:
-            flat = self.join(F.relu(self.told(torch.cat(self._flat_inputs(others), 1))))
+            flat = self.join(F.relu(self.flat_features(torch.cat(self._flat_inputs(others), 1))))
             h = h + flat[:, :, None, None]
         for level, skip in zip(self.up[:-1], reversed(finer), strict=True):
             h = torch.cat([level(h), skip], 1)
@@ -173,7 +164,7 @@ def _channels(size: Sequence[int], labels: bool) -> int:
 
 def _side(images: Mapping[str, Sequence[int]]) -> int:
     if not images:
-        raise InputError("a network of this kind reads at least one image")
+        raise InputError("images: a plain network must read at least one, found none; use networks.mlp instead")
     sides = {tuple(sorted(size)[-2:]) for size in images.values()}
     side = next(iter(sides))[0]
     if len(sides) > 1 or len(set(next(iter(sides)))) > 1 or side % 2**HALVINGS:

@@ -1,4 +1,4 @@
-"""How the hot loops run: the only module that knows of devices, precision and capture.
+"""How the hot loops run: device, precision, CUDA graphs.
 
 Learning and sampling are loops over *programs*: functions without arguments that read and write tensors at fixed
 places in memory (the running batch, the parameters, the random state). An engine decides how programs run:
@@ -39,7 +39,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from paracond.data import InputError
+from paracond.data import InputError, one_of
 
 MODES = ("auto", "eager", "rounded", "graphs")
 WARM_UP = 3  # calls before a program is recorded: optimisers make their state, libraries choose their algorithms
@@ -110,8 +110,7 @@ class Engine:
 
     def __init__(self, device: torch.device | str, mode: str = "auto", compile: bool = False):
         self.device = torch.device(device)
-        if mode not in MODES:
-            raise InputError(f"engine must be one of {', '.join(MODES)}, found {mode!r}")
+        one_of("engine", mode, MODES)
         if mode == "graphs" and self.device.type != "cuda":
             raise InputError(f'engine "graphs" needs a CUDA device; the model is on {self.device}')
         self.captures = mode in ("auto", "graphs") and self.device.type == "cuda"
@@ -120,6 +119,11 @@ class Engine:
         self._move_towards = self.fused(_move_towards)
         self._pool: weakref.ref[_Pool] | None = None
         self._stream = _stream_of(self) if self.captures else None
+
+    @classmethod
+    def of(cls, device: torch.device, engine: str | Engine) -> Engine:
+        """Return an engine, which may be given by its mode."""
+        return engine if isinstance(engine, Engine) else cls(device, engine)
 
     def prepare(self, model: nn.Module) -> None:
         """Lay out the weights of convolutions channels last. The results stay the same."""
@@ -140,7 +144,7 @@ class Engine:
             if self.compile:
                 work.compile(dynamic=False)
             return work
-        fuse = partial(torch.compile, dynamic=False) if self.compile else _as_it_is
+        fuse = partial(torch.compile, dynamic=False) if self.compile else lambda function: function
         if isinstance(work, MethodType):
             return cast(Work, WeakCall(fuse(work.__func__), work.__self__))
         return cast(Work, fuse(work))
@@ -274,10 +278,6 @@ class WeakCall:
         return WeakCall(self.function, copy.deepcopy(self.owner(), memo), *copy.deepcopy(self.arguments, memo))
 
 
-def _as_it_is(function: Callable) -> Callable:
-    return function
-
-
 def _move_towards(means: list[Tensor], values: list[Tensor], weight: Tensor) -> None:
     gaps = torch._foreach_sub(values, means)
     torch._foreach_mul_(gaps, weight)
@@ -357,20 +357,3 @@ class _Recorded:
         with torch.cuda.graph(graph, pool=pool.handle, stream=self.stream):
             self.work()
         self.graph, self.pool = graph, pool
-
-
-class Watch:
-    """Reads a number on the device without waiting: the value is that of some calls ago."""
-
-    def __init__(self, number: Tensor, every: int = 100):
-        self.number, self.every, self.calls = number, every, 0
-        self.seen = torch.full_like(number, -1, device="cpu", pin_memory=number.is_cuda)
-
-    def raised(self) -> bool:
-        """Return whether the number was zero or above when it was last read."""
-        self.calls += 1
-        if self.calls % self.every:
-            return False
-        found = int(self.seen) >= 0
-        self.seen.copy_(self.number, non_blocking=True)
-        return found

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from paracond.runtime.engine import Engine, Watch
+from paracond.runtime.engine import Engine
 
+EVERY = 100  # steps from one look at the device to the next
 SUSPECTS = ("the loss", "the gradient", "a draw", "a completion")
 
 
@@ -33,7 +34,7 @@ class NonFiniteError(ArithmeticError):
         self.variable, self.step = variable, step
 
 
-def note(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: int, suspect: int) -> Tensor:
+def record_first(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: int, suspect: int) -> Tensor:
     """Store in `first` the first of `numbers` that is not finite, unless a fault is stored there; true if none is."""
     bad = torch.stack([~number.isfinite() for number in numbers])
     which = bad.to(torch.uint8).argmax() + suspect
@@ -50,15 +51,15 @@ class NonFiniteGuard:
         self.clock = torch.zeros((), dtype=torch.long, device=device)
         self.first = torch.full((3,), -1, dtype=torch.long, device=device)  # step, variable, suspect
         self.none = torch.ones((), dtype=torch.bool, device=device)
-        self.watch = Watch(self.first[0])
-        self.note = engine.fused(note)
+        self.seen = torch.full((), -1, dtype=torch.long, pin_memory=self.first.is_cuda)  # what the host knows of it
+        self.record_first = engine.fused(record_first)
 
     @torch.no_grad()
     def check(self, name: str, numbers: Mapping[str, Tensor]) -> Tensor:
         """Check numbers, named as in `SUSPECTS`: a boolean on the device, true if these and all before are finite."""
         if self.engine.captures:
             place = self.names.index(name), SUSPECTS.index(next(iter(numbers)))
-            return self.note(self.first, self.clock, list(numbers.values()), *place)
+            return self.record_first(self.first, self.clock, list(numbers.values()), *place)
         for what, number in numbers.items():
             if not bool(number.isfinite()):
                 raise NonFiniteError(name, int(self.clock), what)
@@ -81,10 +82,12 @@ class NonFiniteGuard:
         self.clock.copy_(state["clock"])
         self.first.copy_(state["first"])
 
-    def look(self) -> None:
-        """Raise the first fault if the host has seen it; does not wait."""
-        if self.watch.raised():
-            self.raise_first()
+    def raise_if_seen(self, step: int) -> None:
+        """Raise the first fault if the host knows of it. It asks the device every `EVERY` steps, without waiting."""
+        if step % EVERY == 0:
+            if int(self.seen) >= 0:
+                self.raise_first()
+            self.seen.copy_(self.first[0], non_blocking=True)
 
     def raise_first(self) -> None:
         """Wait for the programs so far, and raise their first fault if there is one."""

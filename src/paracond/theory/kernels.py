@@ -114,7 +114,7 @@ class LogLinear(Network):
     """The network of p(z | z') ~ exp <W s' + b, s>, with s = 2 z - 1 (eq:art_mat); in detailed balance iff W = W'."""
 
     def __init__(self, name: str, size: int):
-        super().__init__(name=name, size=size)
+        super().__init__()
         self.name, self.reads = name, (name,)
         self.weight = nn.Parameter(torch.zeros(size, size))
         self.bias = nn.Parameter(torch.zeros(size))

@@ -57,7 +57,7 @@ class AsyncCompletion:
         self._take = resources.engine.program(self._take_pool, resources.generator)
 
     def fill(self) -> None:
-        """Take the next pool into use, complete by now, and begin the one after it."""
+        """Use the next pool, which is complete, and begin completing the one after it."""
         upcoming = self.completion
         if upcoming.left == 0 and not upcoming.turns:
             self._begin()  # the first of all

@@ -2,8 +2,8 @@
 had not been (bit for bit on a CPU).
 
 A checkpoint is what the learner's `state_dict()` returns, as JSON and safetensors. It holds state, not settings: the
-learner that continues is made with the same arguments, whose schedules are functions of its step count. (The
-optimisers' own settings count as state, since programs change them; `learning_rate` overrides the rate as ever.)
+learner that continues is made with the same arguments, whose schedules are functions of its step count. Settings of
+optimisers are part of the state. `learning_rate` still overrides the rate.
 
 A checkpoint is always of a moment between two updates without a fault, and replaces the former one in one rename (see
 `serialization`).
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -29,28 +29,15 @@ from paracond.data import InputError
 from paracond.runtime.nonfinite import NonFiniteError
 from paracond.runtime.progress import track
 
+if TYPE_CHECKING:  # a trainer saves itself by this module
+    from paracond.training.trainer import Trainer
+
 FORMAT = "paracond checkpoint 2"
 FAULT = "fault"  # the folder, inside that of the checkpoint, for the state in which something was not finite
 
 
-class Resumable(Protocol):
-    """A learner that can be saved and continued."""
-
-    step_count: int
-
-    def step(self) -> Any: ...
-
-    def finish(self) -> None: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-    def identity(self) -> dict[str, Any]: ...
-
-
 def fit(
-    learner: Resumable,
+    learner: Trainer,
     steps: int,
     folder: str | Path | None = None,
     *,
@@ -72,7 +59,7 @@ def fit(
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     place = None if folder is None else Path(folder)
     _begin(learner, place, resume)
-    with _keeping_faults(learner, place), _patience(place is not None) as interrupted:
+    with _keeping_faults(learner, place), _deferred_interrupt(place is not None) as interrupted:
         due = time.monotonic() + every
         for info in _updates(learner, steps, progress, lambda: interrupted.is_set() or time.monotonic() >= end):
             if on_step is not None:
@@ -93,13 +80,13 @@ def exists(folder: str | Path) -> bool:
     return (Path(folder) / serialization.DESCRIPTION).exists()
 
 
-def save(learner: Resumable, folder: str | Path) -> None:
+def save(learner: Trainer, folder: str | Path) -> None:
     """Write or replace the checkpoint in a folder; a fault not yet noticed is raised instead (NonFiniteError)."""
     learner.finish()
     _write(learner, folder)
 
 
-def restore(learner: Resumable, folder: str | Path) -> None:
+def restore(learner: Trainer, folder: str | Path) -> None:
     """Bring a new learner into the state of a checkpoint. A checkpoint that does not fit changes nothing."""
     if learner.step_count > 0:
         raise InputError(f"a checkpoint is restored into a new learner; this one is at step {learner.step_count}")
@@ -115,14 +102,14 @@ def restore(learner: Resumable, folder: str | Path) -> None:
 # --- what a checkpoint holds ----------------------------------------------------------------------------------------
 
 
-def _write(learner: Resumable, folder: str | Path) -> None:
+def _write(learner: Trainer, folder: str | Path) -> None:
     serialization.require_format(folder, FORMAT)  # a model that was saved here must not be lost
     tensors: dict[str, Tensor] = {}
     state = {"identity": _identity(learner), "learner": _pack(learner.state_dict(), "", tensors)}
     serialization.write(folder, {"format": FORMAT, "state": state, "state_sha256": _digest(state)}, tensors)
 
 
-def _identity(learner: Resumable) -> dict:
+def _identity(learner: Trainer) -> dict:
     return json.loads(json.dumps(learner.identity()))  # as it will be read
 
 
@@ -188,21 +175,22 @@ def _require_same(folder: str | Path, found: Mapping, expected: Mapping) -> None
 # --- the loop -------------------------------------------------------------------------------------------------------
 
 
-def _begin(learner: Resumable, folder: Path | None, resume: bool) -> None:
+def _begin(learner: Trainer, folder: Path | None, resume: bool) -> None:
     """Go on from a checkpoint, or see to it that none will be overwritten."""
     if folder is None:
         if resume:
-            raise InputError("to resume, give the folder of the checkpoint")
+            raise InputError("resume=True needs folder=, the folder of the checkpoint")
         return
     serialization.require_format(folder, FORMAT)
     if exists(folder):
         if not resume:
-            raise InputError(f"{folder} has a checkpoint: go on from it with --resume, or give another folder")
+            how = "resume=True (on the command line --resume)"
+            raise InputError(f"{folder} has a checkpoint: continue it with {how}, or give another folder")
         restore(learner, folder)
 
 
-def _updates(learner: Resumable, steps: int, progress: bool | None, over: Callable[[], bool]) -> Iterator[Any]:
-    """The updates up to `steps`, or until it is over; asked first, so that a time box of nothing does nothing."""
+def _updates(learner: Trainer, steps: int, progress: bool | None, over: Callable[[], bool]) -> Iterator[Any]:
+    """Do updates up to `steps`. `over` is called before each, so that `minutes=0` does none."""
     start = learner.step_count
     for _ in track(range(start, steps), "learning", progress, start):
         if over():
@@ -211,7 +199,7 @@ def _updates(learner: Resumable, steps: int, progress: bool | None, over: Callab
 
 
 @contextmanager
-def _patience(wanted: bool) -> Iterator[threading.Event]:
+def _deferred_interrupt(wanted: bool) -> Iterator[threading.Event]:
     """The first Ctrl-C is noted, the second interrupts. Other threads have no signals, and a process that ignores
     Ctrl-C goes on ignoring it."""
     noted = threading.Event()
@@ -232,7 +220,7 @@ def _patience(wanted: bool) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _keeping_faults(learner: Resumable, folder: Path | None) -> Iterator[None]:
+def _keeping_faults(learner: Trainer, folder: Path | None) -> Iterator[None]:
     """A fault can be noticed in the middle of an update, or some updates late: the model is the last good one, but the
     run cannot go on from there. So it is written beside the last checkpoint, not over it."""
     try:

@@ -101,7 +101,7 @@ class Completion:
         self.rows, self.left = len(data), 0
         self.turns: list[str] = []
         self.missing = [name for name in model.names if not bool(self.observed[name].all())]
-        # Of groups of which anything is observed: one row of the mask if all are alike, else None.
+        # For each group with observed values: its mask as one row if all rows agree, else None.
         rows = {name: one_row(mask) for name, mask in self.observed.items() if bool(mask.any())}
         self.patterns = {name: row if len(row) < self.rows else None for name, row in rows.items()}
         self.order = torch.empty(0, dtype=torch.long, device=model.device)  # examples still to come in this pass
@@ -176,7 +176,10 @@ class Completion:
         for name in names:
             rows = self.observed[name].flatten(1) if name in self.observed else torch.ones(1, 1, dtype=torch.bool)
             if bool((rows.any(1) & ~rows.all(1)).any()):
-                raise InputError(f"{name!r} is moved by an augmentation, but some rows are observed only in part")
+                raise InputError(
+                    f"{name!r} is moved by an augmentation, but some rows are observed only in part: observe all or "
+                    "nothing of it in every row"
+                )
 
     def _turns(self) -> Iterator[str]:
         """`steps` times all groups with missing values, each time in random order."""

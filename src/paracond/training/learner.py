@@ -139,7 +139,7 @@ class Learner(Trainer[Info]):
         length = self.chain_length(self.step_count)
         if not 1 <= length < math.inf:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
-        self.guard.look()
+        self.guard.raise_if_seen(self.step_count)
         replaced = self.batch.replace_due(length, self.step_count)  # by examples that step I has completed
         if replaced and self.batch.resets_scan and self.step_count > 0:
             self.scan.reset()

@@ -60,8 +60,8 @@ FORMS = {"running": RunningForm(), "literal": LiteralForm()}
 class RunningBatch:
     """`size` chains: `state` are their values, `redrawn` is true where a value was the last thing redrawn in its row.
 
-    Tensors stay where they are, for the programs that work on them. Subclasses may keep rows for other purposes: the
-    first `rows` are replaced from the source, the less often the larger their `patience`.
+    Tensors stay where they are, for the programs that work on them. Only the first `rows` rows are replaced from the
+    source, rows with larger `patience` less often. Subclasses use the others.
     """
 
     resets_scan = False  # whether a replacement begins the scan anew

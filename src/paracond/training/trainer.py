@@ -34,7 +34,8 @@ Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
 Rate = float | Schedule
 Info = TypeVar("Info")
 
-OWN = ("params", "capturable", "fused", "foreach", "differentiable")  # how an optimiser computes is its engine's choice
+#: Settings of optimisers that the engine chooses. A checkpoint does not override them.
+OWN = ("params", "capturable", "fused", "foreach", "differentiable")
 
 
 def adam(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -69,7 +70,7 @@ class Trainer(Stepwise[Info, JointModel]):
         if not isinstance(data, Data):
             raise InputError(f"a {type(self).__name__} takes Data(values, mask), found {type(data).__name__}")
         self.model = model
-        self.engine = engine if isinstance(engine, Engine) else Engine(model.device, engine)
+        self.engine = Engine.of(model.device, engine)
         self.rates = _rates(model, learning_rate)
         self.batch_size, self.decay = batch_size, average
         self.generator = model.generator(seed)
@@ -192,7 +193,7 @@ class Trainer(Stepwise[Info, JointModel]):
     # --- one gradient step --------------------------------------------------------------------------------------
 
     def _set_rates(self, name: str) -> None:
-        """The learning rate, and the weight in the moving average: larger at first, to forget the random beginning."""
+        """The learning rate, and the weight in the moving average: larger at first, to forget the initial weights."""
         self.weight.fill_(max(1 - self.decay, 10 / (self.updates[name] + 11)))
         if name not in self.rates or name not in self.optimisers:
             return
