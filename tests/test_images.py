@@ -74,7 +74,7 @@ def test_what_a_network_reads_is_all_it_reads():
         assert set(reads) == set(model.names) - {name}
     groups = dict(model.variables)
     blind = pc.Conditional(groups["c"], image_network(groups, "c", reads=["x"], width=4))
-    assert blind.reads == ("x",)
+    assert blind.network.reads == ("x",)
     assert blind({"x": state["x"]}).logits.shape == (3, 3)
 
 
