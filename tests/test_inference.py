@@ -229,6 +229,7 @@ def test_imputation_keeps_what_is_known():
         (({"x": torch.zeros(1, 2, dtype=torch.complex64)},), "'x' must be real numbers, found torch.complex64"),
         (([1],), "given must be a dictionary by the names of groups, found list"),
         (({}, 3), "want must be names of groups, found 3"),
+        (({}, []), "want is empty: name at least one group"),
     ],
 )
 def test_bad_questions_are_refused(arguments, message):
@@ -245,6 +246,23 @@ def test_bad_options_are_refused_also_where_no_chain_runs():
             ask(scan="foo")
         with pytest.raises(pc.InputError, match=r"engine must be one of auto, .*, found 'fast'"):
             ask(engine="fast")
+
+
+def test_a_warning_points_to_the_line_that_asked():
+    model = two_modes()
+    data = pc.Data({"x": torch.tensor([[1.0, 0.0]])}, {"x": torch.tensor([[True, False]])})
+    options = {"stop": pc.Sweeps(40), "init": "random", "chains": 16}
+    for ask in (partial(pc.query, model, {"x": pc.Observed(data.state["x"], data.mask["x"])}, ["c"]), None):
+        with pytest.warns(pc.NotMixedWarning) as caught:
+            _ = ask(**options) if ask else pc.impute(model, data, **options)
+        assert {warning.filename for warning in caught} == {__file__}
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, None, True, 2**70])
+def test_bad_seeds_are_refused(seed):
+    for ask in (pc.query, pc.sample, partial(pc.Learner, data=pc.Data({"u": torch.zeros(3, 2)}))):
+        with pytest.raises(pc.InputError, match="seed must be a whole number of at most 64 bits, found"):
+            ask(MODEL, seed=seed)
 
 
 def test_values_are_validated_once(monkeypatch):

@@ -294,6 +294,25 @@ def test_weights_of_flat_inputs_load_under_their_former_name(tmp_path):
         assert all(torch.equal(value, again.state_dict()[key]) for key, value in model.state_dict().items())
 
 
+def test_saving_and_loading_refuse_bad_options(tmp_path):
+    model = make()
+    for options, message in (
+        ({"dtype": torch.int8}, "dtype must be a floating-point type .*, found torch.int8"),
+        ({"dtype": "bfloat16"}, "dtype must be a floating-point type .*, found 'bfloat16'"),
+        ({"max_bytes": 0}, "max_bytes must be a whole number, at least 1, found 0"),
+    ):
+        with pytest.raises(pc.InputError, match=message):
+            model.save(tmp_path / "model", **options)
+    assert not (tmp_path / "model").exists()
+    model.save(tmp_path / "model")
+    with pytest.raises(pc.InputError, match="modules: 'q' is none of "):
+        pc.JointModel.load(tmp_path / "model", modules={"q": nn.Identity()})
+
+
+def test_a_shape_may_be_a_list():
+    assert pc.Binary([2, 3]) == pc.Binary((2, 3)) and len({pc.Binary([2, 3]), pc.Binary((2, 3))}) == 1
+
+
 def test_a_folder_without_initializers_and_context_loads(tmp_path):
     """The first versions had neither."""
     model = make()

@@ -131,12 +131,12 @@ class RowScan:
 
 
 class Chain:
-    """The Markov chain of a joint model: `state = chain.run(state, steps, observers)`.
+    """Runs the Markov chain of a joint model: `state = chain.run(state, steps, observers)`.
 
     model: the model whose conditionals are redrawn.
     generator: the source of all randomness.
     clamp: Bool masks by name, true where values never change: `[batch, *event]`, `[batch]` or `[*event]`.
-    scan: "random", "no-repeat" or "systematic" (see the module's head).
+    scan: which group is redrawn next: "random" (by `alpha`), "no-repeat" (not the last one) or "systematic" (in turn).
     per_row: every row chooses its own group.
     batch: the number of rows, where `per_row` has no clamp to tell it.
     engine: how transitions run, "auto", "eager", "rounded" or "graphs", or an `Engine`.

@@ -48,7 +48,7 @@ class Initializer(Protocol):
 
 
 class Conditional(nn.Module):
-    """The conditional distribution of one group given the others, p(x_i | x_-i) = family(network(x_-i)).
+    """Models one group given the others: p(x_i | x_-i) = family(network(x_-i)).
 
     family: what values the group takes (`Binary`, `Categorical`, `Real`, ...).
     network: any module that maps `{name: [batch, *encoding_shape]}` of the other groups to `[batch, *output_shape]`.

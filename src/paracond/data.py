@@ -24,7 +24,7 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class Observed:
-    """A group of which only some coordinates are known.
+    """Marks which coordinates of a group are known.
 
     value: the values, `[batch, *event]`. Values at unknown coordinates are ignored.
     mask: Bool, true where the value is known: `[batch]` (whole rows), `[*event]` (the same coordinates in every row) or
@@ -37,7 +37,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Data:
-    """A data set: values of named groups, and which of them are observed.
+    """Holds the values of named groups, and which of them are observed.
 
     `len(data)` is the number of rows, `data[rows]` selects some of them. A group of the model that the data lack is
     observed nowhere.

@@ -23,7 +23,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Distribution(ABC):
-    """The base class of distributions: one law p(x_i | x_-i) for every row of a batch.
+    """Scores, draws and summarises one group: one law p(x_i | x_-i) for every row of a batch. The base class.
 
     `model(name, state)` returns one. `scores`, `log_prob` and `sample` evaluate and draw; `mean`, `variance` and
     `entropy` summarise.

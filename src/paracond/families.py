@@ -34,7 +34,7 @@ GAIN = 10.0
 
 @dataclass(frozen=True)
 class Family(ABC):
-    """The base class of families: what values a group of variables takes.
+    """Says what values a group of variables takes. The base class of all families.
 
     A new family derives from it and is a frozen dataclass.
 
@@ -52,6 +52,8 @@ class Family(ABC):
         sizes = self.shape if isinstance(self.shape, (tuple, list)) else [self.shape]
         if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in sizes):
             raise InputError(f"an event shape has positive whole numbers, found {self.shape!r}")
+        if isinstance(self.shape, list):
+            object.__setattr__(self, "shape", tuple(self.shape))
 
     @property
     def event_shape(self) -> Shape:
@@ -131,7 +133,7 @@ class Family(ABC):
 
 @dataclass(frozen=True)
 class Binary(Family):
-    """A group of binary values, {0, 1}^shape, stored as floats.
+    """Describes a group of binary values, {0, 1}^shape, stored as floats.
 
     The network of the group returns logits `[batch, *shape]`.
 
@@ -167,7 +169,7 @@ class Binary(Family):
 
 @dataclass(frozen=True)
 class Categorical(Family):
-    """A group of classes, {0, ..., classes - 1}^shape, stored as indices; networks read them one-hot.
+    """Describes a group of classes, {0, ..., classes - 1}^shape, stored as indices. Networks read them one-hot.
 
     The network of the group returns logits `[batch, *shape, classes]`.
 
@@ -238,7 +240,7 @@ class Categorical(Family):
 
 @dataclass(frozen=True)
 class Real(Family):
-    """A group of real values, R^shape, Gaussian given the rest.
+    """Describes a group of real values, R^shape, Gaussian given the rest.
 
     The network of the group returns means `[batch, *shape]`; with scale="element", means and log-scales
     `[batch, 2, *shape]`.

@@ -17,6 +17,7 @@ read is given, the conditional itself is the answer, exactly, and no chain runs.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -125,7 +126,8 @@ def query(
         mapping from names to values begins there. Fitted chains are near the answer sooner, but R-hat, which compares
         chains, cannot detect values where none of them began; "random" and more `chains` look for these.
     scan: the order of redraws. Learned conditionals are never quite consistent, so the limit depends on it: "random"
-        has the limit of eq:gibbs_transition; "systematic" is faster, and as near as the conditionals are consistent.
+        has the limit of eq:gibbs_transition; "systematic" is faster, and its limit differs as much as the conditionals
+        disagree.
     engine: how chains run, "auto", "eager", "rounded" or "graphs", or an `Engine`.
     seed: fixes all randomness.
     """
@@ -177,7 +179,10 @@ def sample(
 
     Other arguments:
 
-    init, scan, engine, seed: as in `query`.
+    init: where chains begin, as in `query`.
+    scan: the order of redraws, as in `query`.
+    engine: how chains run, as in `query`.
+    seed: fixes all randomness.
     chunk: rows that run at a time (default: as many as suit the device).
     progress: True or False shows a bar or not; None shows one on long runs in a terminal.
 
@@ -203,7 +208,7 @@ def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> 
     model: a trained `JointModel`.
     data: values and masks, `Data(values, mask)`.
     how: "decide" fills in decisions, "sample" one joint draw per row.
-    options: those of `query`.
+    options: those of `query`: chains, stop, init, scan, engine, seed.
     """
     one_of("how", how, ("decide", "sample"))
     if not isinstance(data, Data):
@@ -279,7 +284,10 @@ class _Chains:
 
 
 def _warn(diagnostics: Diagnostics, must_converge: bool) -> None:
-    warned = False
+    """Warn at the line of the user who asked, who may have called `impute` or another function of the package."""
+    warned, level, frame = False, 1, sys._getframe()
+    while frame.f_back and frame.f_globals["__name__"].startswith("paracond."):
+        level, frame = level + 1, frame.f_back
     for name, r_hat in diagnostics.r_hat.items():
         bad = int((r_hat > R_HAT_MIXED).sum())
         if bad:
@@ -288,9 +296,9 @@ def _warn(diagnostics: Diagnostics, must_converge: bool) -> None:
                 f"{name!r} has not mixed in {bad} of {len(r_hat)} rows (R-hat up to {r_hat.max():.2f}, "
                 f"over {R_HAT_MIXED}) after {diagnostics.sweeps} sweeps: run longer (stop=), or see `diagnostics`",
                 NotMixedWarning,
-                stacklevel=3,
+                stacklevel=level,
             )
     if must_converge and not diagnostics.converged and not warned:
         warnings.warn(
-            f"stopped at the limit of {diagnostics.sweeps} sweeps: {diagnostics!r}", NotMixedWarning, stacklevel=3
+            f"stopped at the limit of {diagnostics.sweeps} sweeps: {diagnostics!r}", NotMixedWarning, stacklevel=level
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from paracond import networks, serialization
 from paracond.conditional import Conditional
-from paracond.data import InputError, Mask, State, as_numbers, expand_mask, row_count
+from paracond.data import InputError, Mask, State, as_numbers, at_least, expand_mask, row_count
 from paracond.distributions import Distribution
 from paracond.families import Family, family_from
 
@@ -33,7 +34,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Context:
-    """A group that is always given, and never redrawn.
+    """Declares a group that is always given and never redrawn.
 
     family: what values the group takes.
     default: one value of the family, used where the user gives none; None if the user must give one.
@@ -58,7 +59,7 @@ class Context:
 
 
 class JointModel(nn.Module):
-    """A joint distribution of named groups of variables, given by one conditional per group.
+    """Models the joint distribution of named groups of variables, by one conditional per group.
 
     `model(name, state)` returns the distribution p(x_name | the rest of the state).
 
@@ -93,6 +94,7 @@ class JointModel(nn.Module):
         self._probe = (next(self.parameters(), None),)
 
     def forward(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
+        """Return the distribution p(x_name | the rest of the state)."""
         return self.conditional(name)(self.encode(self.reads(name), state))
 
     def encode(self, names: Iterable[str], state: Mapping[str, Tensor]) -> State:
@@ -132,17 +134,21 @@ class JointModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of the parameters."""
         (parameter,) = self._probe
         return torch.get_default_dtype() if parameter is None else parameter.dtype
 
     @property
     def device(self) -> torch.device:
+        """The device of the parameters."""
         (parameter,) = self._probe
         return torch.device("cpu") if parameter is None else parameter.device
 
     def generator(self, seed: int) -> torch.Generator:
         """A source of randomness on the model's device."""
-        return torch.Generator(self.device).manual_seed(seed)
+        if not isinstance(seed, Integral) or isinstance(seed, bool) or not -(2**63) <= seed < 2**64:
+            raise InputError(f"seed must be a whole number of at most 64 bits, found {seed!r}")
+        return torch.Generator(self.device).manual_seed(int(seed))
 
     @contextmanager
     def eval_mode(self) -> Iterator[None]:
@@ -203,6 +209,9 @@ class JointModel(nn.Module):
         Networks that derive from `networks.Network` are rebuilt on load. A parameter that several networks share is
         written once, and shared again on load.
         """
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise InputError(f"dtype must be a floating-point type such as torch.bfloat16, found {dtype!r}")
+        at_least({"max_bytes": (1 if max_bytes is None else max_bytes, 1)})
         tied = _tied(self)
         description = {
             "format": FORMAT,
@@ -243,6 +252,9 @@ class JointModel(nn.Module):
     @classmethod
     def _rebuilt(cls, description: dict, modules: Mapping[str, nn.Module]) -> JointModel:
         conditionals = {}
+        possible = {*description["variables"], *(f"init of {name}" for name in description["variables"])}
+        for name in [name for name in modules if name not in possible]:
+            raise InputError(f"modules: {name!r} is none of {', '.join(sorted(possible))}")
         for name, family in description["variables"].items():
             network = modules.get(name) or networks.rebuild(name, description["networks"][name])
             init: Any = None

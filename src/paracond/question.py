@@ -24,14 +24,22 @@ Init = str | Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """How well the chains of an answer have converged."""
+    """Says how well the chains of an answer have converged.
 
-    r_hat: dict[str, Tensor]  # [batch]: worst over the variable's coordinates
-    ess: dict[str, Tensor]  # [batch]: smallest over the variable's coordinates
-    sweeps: int  # sweeps over all unknown groups, warm-up included
-    measured: int  # sweeps that the marginals average over
+    r_hat: R-hat by group, `[batch]`; the worst over its coordinates.
+    ess: the effective sample size by group, `[batch]`; the smallest over its coordinates.
+    sweeps: sweeps over all unknown groups, warm-up included.
+    measured: sweeps that the marginals average over.
+    converged: whether every row is in bounds.
+    init: where chains began: "random", "fitted" or "given". R-hat cannot detect values where no chain began.
+    """
+
+    r_hat: dict[str, Tensor]
+    ess: dict[str, Tensor]
+    sweeps: int
+    measured: int
     converged: bool
-    init: str = "random"  # or "fitted" or "given": then R-hat cannot detect values where no chain began
+    init: str = "random"
 
     def __repr__(self) -> str:
         worst = {name: f"R-hat <= {v.max():.3f}, ess >= {self.ess[name].min():.0f}" for name, v in self.r_hat.items()}
@@ -42,7 +50,7 @@ class Diagnostics:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer to a query: dictionaries by the names of the wanted groups.
+    """Holds the answer to a query, in dictionaries by the names of the wanted groups.
 
     probabilities: marginal probabilities, `[batch, *event]` for Binary, `[batch, *event, classes]` for Categorical.
     mean: means of the marginals of Binary and Real groups, `[batch, *event]`.
@@ -206,5 +214,7 @@ def _wanted(model: JointModel, mask: Mask, want: Iterable[str] | None) -> list[s
     if not isinstance(want, Iterable):
         raise InputError(f"want must be names of groups, found {want!r}")
     wanted = [want] if isinstance(want, str) else list(want)
+    if not wanted:
+        raise InputError("want is empty: name at least one group")
     model.check_names(wanted)
     return wanted

@@ -64,7 +64,9 @@ class PCA(Network):
     """An initializer by principal components about a mean that is linear in other groups.
 
     inputs: the encoded sizes of the groups that it reads, by name.
+    shape: the shape of one value.
     rank: the number of directions.
+    binary: whether values are 0 or 1; draws are then rounded.
     learned: whether it can learn by gradients. If not, it has half of the parameters (no q(u | x, g)) and must be
         fitted: `initializers.fit(model, data)`.
     redundancy: how many known coordinates count as one.

@@ -222,7 +222,7 @@ def _deferred_interrupt(wanted: bool) -> Iterator[threading.Event]:
 @contextmanager
 def _keeping_faults(learner: Trainer, folder: Path | None) -> Iterator[None]:
     """A fault can be noticed in the middle of an update, or some updates late: the model is the last good one, but the
-    run cannot go on from there. So it is written beside the last checkpoint, not over it."""
+    run cannot go on from there. So it is written to a folder of its own, not over the last checkpoint."""
     try:
         yield
     except NonFiniteError as error:

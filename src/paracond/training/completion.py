@@ -31,7 +31,7 @@ Augment = Callable[[State, torch.Generator], State]
 
 @dataclass(frozen=True)
 class CompletionOptions:
-    """How a learner completes examples with missing values (step I of Algorithm 1).
+    """Says how a learner completes examples with missing values (step I of Algorithm 1).
 
     steps: how often every missing group of an example is redrawn.
     by: "model" or "average": whose parameters complete missing values. The average changes more slowly and keeps

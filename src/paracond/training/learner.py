@@ -48,7 +48,7 @@ class Info:
 
 
 class Scored:
-    """The model as a transition asks it, scored in the same pass: one compiled function, where the engine compiles."""
+    """Evaluates and scores a conditional in one pass, which is one compiled function where the engine compiles."""
 
     objective: Tensor
     loss: Tensor
@@ -74,7 +74,7 @@ class Learner(Trainer[Info]):
     chain_length: n, the expected number of updates between data and replacement; a number or a function of the step.
     batch_size: the number of chains.
     learning_rate: a number or a function of the step, or a mapping from groups to these; None leaves it to the
-        optimiser.
+        optimiser (1e-3 by default).
     augment: `augment(state, generator)` changes examples each time they are used.
     seed: fixes all randomness but that of layers such as dropout, which `torch.manual_seed` fixes.
 
@@ -82,7 +82,7 @@ class Learner(Trainer[Info]):
 
     completion: how missing values are completed, `CompletionOptions`.
     form: "running" or "literal", or an object of `training.running_batch` for other choices.
-    optimiser: `optimiser(name, parameters)` makes the optimiser of each conditional.
+    optimiser: `optimiser(name, parameters)` makes the optimiser of each conditional (default: Adam).
     average: the decay of the moving averages.
     engine: how updates run, "auto", "eager", "rounded" or "graphs", or an `Engine`.
     """

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,13 +123,14 @@ class Trainer(Stepwise[Info, JointModel]):
     # --- saving -------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Write a checkpoint: all that the next update depends on. A fault that was not noticed yet is raised
-        instead."""
+        """Write a checkpoint: all that the next update depends on. Raises a pending `NonFiniteError` instead."""
         checkpoints.save(self, folder)
 
     def resume(self, folder: str | Path) -> None:
-        """Continue from a checkpoint, as if the run had not stopped. The learner must be new, with the same
-        arguments."""
+        """Continue from a checkpoint, as if the run had not stopped.
+
+        The learner must be new. With other data, groups or optimisers it is refused; schedules may differ.
+        """
         checkpoints.restore(self, folder)
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,7 +177,7 @@ class Trainer(Stepwise[Info, JointModel]):
         return found
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same in the learner that continues from a checkpoint, in words for the message if not."""
+        """Settings that must match in the learner that continues from a checkpoint, `{description: value}`."""
         model = self.model
         found: dict[str, Any] = {
             "device": model.device.type,
@@ -241,6 +243,9 @@ def _rates(model: JointModel, learning_rate: Rate | Mapping[str, Rate] | None) -
     """The learning rates that override those of optimisers, by name."""
     if learning_rate is None:
         return {}
+    found = learning_rate.values() if isinstance(learning_rate, Mapping) else [learning_rate]
+    for rate in [rate for rate in found if isinstance(rate, (int, float)) and not 0 <= rate < math.inf]:
+        raise InputError(f"learning_rate must be a number, 0 or more, found {rate}")
     if not isinstance(learning_rate, Mapping):
         return dict.fromkeys(model.names, as_schedule("learning_rate", learning_rate))
     for name in learning_rate:
