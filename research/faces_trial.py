@@ -35,7 +35,7 @@ from paracond.experiments.faces.directions import attribute_accuracy, whole_f1
 from paracond.experiments.faces.model import BEST, Design, finished, make_learner, small
 from paracond.experiments.faces.runner import Config as FacesConfig
 from paracond.experiments.faces.runner import FacesRunner, open_runner
-from paracond.metrics.fid import accuracy
+from paracond.metrics.scores import accuracy
 
 SEVERAL = 5000  # images for a FID
 

@@ -14,7 +14,7 @@ from paracond.cli.given import GIVEN, SEEN, context_rows, coordinate_names, give
 from paracond.cli.registry import EXPERIMENTS
 from paracond.data import InputError, at_least
 from paracond.experiments.common.results import choose_device
-from paracond.metrics.fid import accuracy
+from paracond.metrics.scores import accuracy
 
 
 @dataclass(frozen=True)

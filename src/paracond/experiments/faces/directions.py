@@ -16,7 +16,8 @@ from paracond.experiments.faces import report as pictures
 from paracond.experiments.faces.cartoon import Cartoon
 from paracond.experiments.faces.runner import FacesRunner
 from paracond.guidance import WEIGHT
-from paracond.metrics.fid import FID, accuracy, psnr
+from paracond.metrics.fid import FID
+from paracond.metrics.scores import accuracy, psnr
 
 TRIAL = 5000  # images for FIDs while training
 SWITCHED = ("Eyeglasses", "Male", "Smiling")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from paracond.datasets.faces import LABELS
 from paracond.experiments.faces.tasks import Demixed
-from paracond.metrics.fid import f1, psnr
+from paracond.metrics.scores import f1, psnr
 
 
 def psnr_inside(found: Tensor, truth: Tensor, where: Tensor) -> float:

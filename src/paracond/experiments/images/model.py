@@ -31,7 +31,8 @@ from paracond.diagnostics import LatentUsage, latent_usage
 from paracond.experiments.common.config import PresetConfig
 from paracond.experiments.common.images import shown
 from paracond.experiments.common.learning import adam, balanced, settle
-from paracond.metrics.fid import FID, accuracy
+from paracond.metrics.fid import FID
+from paracond.metrics.scores import accuracy
 from paracond.training.augment import Shifts
 
 TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
