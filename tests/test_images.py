@@ -18,14 +18,13 @@ import paracond as pc
 from paracond import exact
 from paracond.cli import main as cli
 from paracond.experiments.common import milestones as milestones_module
-from paracond.experiments.common.images import shown
+from paracond.experiments.common.images import Moved, shown
 from paracond.experiments.common.learning import balanced
 from paracond.experiments.common.milestones import Milestones
 from paracond.experiments.images import experiment as images_experiment
 from paracond.experiments.images import fashion, mnist
 from paracond.experiments.images import model as images
 from paracond.networks import image_network
-from paracond.training import augment
 
 KINDS = ("plain", "residual")
 
@@ -199,7 +198,7 @@ def test_bad_use_of_conditions_is_refused(call, message):
 def test_shifts_are_those_of_a_roll_with_empty_borders():
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(300, 2, 6, 5) + 0.1
-    moved = augment.Shifts("x", pixels=2, moved=0.7)({"x": x}, generator)
+    moved = Moved(2, False, "cpu", share=0.7, flag="moved")({"x": x}, generator)
     seen = set()
     for row in range(300):
         found = [
@@ -224,7 +223,7 @@ def rolled(image, down, right):
 
 def test_mirrored_images_are_mirrored():
     x = torch.rand(400, 1, 4, 4) + 0.1
-    state = augment.Shifts("x", 0, moved=1.0, mirrored=True)({"x": x}, torch.Generator().manual_seed(0))
+    state = Moved(0, True, "cpu")({"x": x}, torch.Generator().manual_seed(0))
     mirrored = torch.tensor([torch.equal(a, b.flip(-1)) for a, b in zip(state["x"], x, strict=True)])
     same = torch.tensor([torch.equal(a, b) for a, b in zip(state["x"], x, strict=True)])
     assert bool((mirrored ^ same).all())
@@ -329,7 +328,7 @@ def test_a_loaded_model_is_for_inference(tmp_path):
 def test_moved_images_must_be_observed_whole():
     data = pc.Data({"x": torch.zeros(4, 1, 12, 10)}, {"x": torch.rand(4, 1, 12, 10) < 0.5})
     with pytest.raises(pc.InputError, match="'x' is moved by an augmentation, but some rows are observed only in part"):
-        pc.Learner(make(), data, augment=augment.Shifts("x"))
+        pc.Learner(make(), data, augment=Moved(2, False, "cpu", share=0.5, flag="moved"))
 
 
 def test_a_sample_starts_where_it_is_told():

@@ -28,7 +28,7 @@ import torch
 import paracond as pc
 from paracond.data import InputError
 from paracond.datasets.faces import LABELS, SIZE
-from paracond.experiments.common.images import Moved
+from paracond.experiments.common.images import MOVED, Moved, moved_context
 from paracond.experiments.common.learning import adam, balanced, settle
 from paracond.experiments.faces.held_squares import AroundASquare
 from paracond.experiments.faces.init_rows import InitRows
@@ -40,7 +40,6 @@ SQUARE = AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # hidden squares in init row
 #: Shares of the batch that start with a hidden square from the initializer, and from which update on. After x, y and z
 #: have settled, more of these rows cannot make codes noisy.
 INIT_ROWS = ((0.1, 12_000), (0.2, 27_000))
-MOVED = "moved"  # the context group that is 1 in moved examples
 #: The groups that each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
 
@@ -148,12 +147,8 @@ def variables_of(design: Design) -> dict[str, pc.Family]:
     }
 
 
-def context_of(design: Design) -> dict[str, pc.Context]:
-    return {MOVED: pc.Context(pc.Categorical(2), 0)} if design.shifts else {}
-
-
 def make_model(design: Design) -> pc.JointModel:
-    groups, context = variables_of(design), context_of(design)
+    groups, context = variables_of(design), moved_context(design.shifts)
     variables = {**groups, **{name: group.family for name, group in context.items()}}
     conditionals = {}
     for name, family in groups.items():
