@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +27,7 @@ from paracond.data import InputError, State, take, wide
 from paracond.experiments.faces.held_squares import Hold
 from paracond.initializers import draw_group
 from paracond.model import JointModel
+from paracond.training.parts import copy_into
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,13 @@ class InitRowBuffers:
         part = redrawn[self.first :]
         part.copy_(wide(~self.away, part).expand_as(part) if new else torch.zeros_like(part))
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """All tensors by part, for checkpoints."""
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
         own = {"turn": self.turn, "away": self.away, "open": self.open}
-        return {"init rows": own, "truth": self.truth, "known": self.known}
+        return {"own": own, "truth": self.truth, "known": self.known}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        for part, tensors in self.state_dict().items():
+            copy_into(tensors, state[part])
 
     def _kinds(self) -> list[tuple[InitRows, slice]]:
         """The kinds that have rows, each with its rows."""
