@@ -365,6 +365,7 @@ def folder(tmp_path, monkeypatch):
         unchecked = lambda split, folder=None, load=load: load(split, folder=folder, verify=False)  # noqa: E731
         changed = images_experiment.replace(module.EXPERIMENT, load=unchecked)
         monkeypatch.setattr(module, "EXPERIMENT", changed)
+        monkeypatch.setattr(pc.datasets, changed.name, unchecked)
     return tmp_path
 
 
@@ -602,7 +603,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
         (["sample", "{model}", "--given", "c=11"], "'c' has classes 0 to 2, found 11"),
         (["sample", "{model}", "--given", "c=nine"], "c=nine: neither numbers nor a .npy or .png file"),
         (["sample", "{model}", "--given", "c=some.png"], "c=some.png is a picture, and 'c' has labels"),
-        (["sample", "{model}", "--given", "x=nowhere.npy"], "x=nowhere.npy: there is no such file"),
+        (["sample", "{model}", "--given", "x=nowhere.npy"], "x=nowhere.npy cannot be read: .*No such file"),
         (["sample", "nowhere"], "nowhere/model.json does not exist: is nowhere a saved model?"),
         (["sample", "{model}", "--given", "c=1", "--seen", "top"], "--seen top needs a picture among what is given"),
         (["sample", "{model}", "--seen", "middle", "--given", "x=0"], "--seen is one of all, top, .* found 'middle'"),
@@ -615,6 +616,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
         (["sample", "{model}", "--given", "x=large.png"], r"x=large.png has \[5, 7\] pixels, the model wants"),
         (["sample", "{model}", "--given", "x[3]=1"], r"x\[3\]: only flat groups have such coordinates; 'x' is Binary"),
         (["sample", "{model}", "--given", "z[99]=1"], r"z\[99\]: a coordinate is a number from 0 to \d+$"),
+        (["sample", "{model}", "--given", "z[²]=1"], r"z\[²\]: a coordinate is a number from 0 to \d+$"),
         (["sample", "{model}", "--given", "z[big]=1"], r"z\[big\]: a coordinate is a number from 0 to \d+$"),
         (["sample", "{model}", "--given", "z[0]=much"], r"z\[0\]=much: neither numbers nor"),
         (["classify", "{model}"], "nothing is given: say --given NAME=VALUE, or --dataset"),
@@ -641,6 +643,8 @@ def test_models_whose_conditions_must_be_given_can_be_asked(tmp_path, monkeypatc
     model.save("saved")
     with pytest.raises(SystemExit, match="'t' must be given"):
         cli.main(["sample", "saved"])
+    with pytest.raises(SystemExit, match="--dataset gives images x, and the model has c: use --given"):
+        cli.main(["classify", "saved", "--dataset", "mnist"])
     cli.main(["sample", "saved", "--given", "t=1", "--rows", "5"])
     assert np.load("runs/sample/samples.npz")["c"].shape == (5,)
     cli.main(["classify", "saved", "--given", "t=1"])

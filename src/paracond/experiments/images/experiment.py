@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +58,6 @@ class Experiment:
     paper: dict[str, float]
     goals: dict[str, float]
     half_pixels: bool = False
-    make_learner: ClassVar = staticmethod(make_learner)
 
 
 @dataclass(kw_only=True)
