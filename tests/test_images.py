@@ -1,4 +1,4 @@
-"""Image networks, conditions, augmentation, and the experiments that use them, on tiny shapes."""
+"""Image networks, context, augmentation, and the experiments that use them, on tiny shapes."""
 
 import gzip
 import json
@@ -105,10 +105,10 @@ def test_bad_networks_are_refused(call, message):
         call({"x": pc.Binary((1, 8, 8)), "z": pc.Binary(4)})
 
 
-# --- conditions -------------------------------------------------------------------------------------------------
+# --- context ----------------------------------------------------------------------------------------------------
 
 
-def conditioned():
+def with_context():
     variables = {"a": pc.Binary(1), "b": pc.Binary(1)}
     level = {"t": pc.Context(pc.Categorical(3), 1)}
     everything = variables | {"t": level["t"].family}
@@ -117,8 +117,8 @@ def conditioned():
     return pc.JointModel(conditionals, context=level)
 
 
-def test_a_condition_is_read_never_redrawn_and_has_a_default(tmp_path):
-    model = conditioned()
+def test_context_is_read_never_redrawn_and_has_a_default(tmp_path):
+    model = with_context()
     assert model.names == ("a", "b")
     state = pc.initializers.initial_state(model, 5, model.generator(0))
     assert torch.equal(state["t"], torch.ones(5).long())
@@ -132,12 +132,12 @@ def test_a_condition_is_read_never_redrawn_and_has_a_default(tmp_path):
     assert torch.equal(again("a", state).logits, model("a", state).logits)
 
 
-def test_the_joint_given_a_condition_is_exact():
+def test_the_joint_given_context_is_exact():
     """The chain with t given, and by default, against the enumerated kernel."""
-    model, rows = conditioned(), 20_000
+    model, rows = with_context(), 20_000
     for t in (1, 2):
-        condition = {"t": pc.Context(pc.Categorical(3), t)}
-        fixed = pc.JointModel({n: model.conditional(n) for n in model.names}, context=condition)
+        context = {"t": pc.Context(pc.Categorical(3), t)}
+        fixed = pc.JointModel({n: model.conditional(n) for n in model.names}, context=context)
         law = exact.enumerate_model(fixed).limiting()
         generator = model.generator(t)
         state = pc.initializers.initial_state(model, rows, generator)
@@ -147,9 +147,9 @@ def test_the_joint_given_a_condition_is_exact():
         assert_fits(torch.bincount(code, minlength=4), law)
 
 
-def test_a_learner_learns_for_every_condition():
+def test_a_learner_learns_for_every_context():
     """a and b are independent given t; the chain's limit at each t has the shares of the data there."""
-    model = conditioned()
+    model = with_context()
     t = torch.arange(3).repeat(2000)
     generator = torch.Generator().manual_seed(0)
     data = {"t": t}
@@ -187,9 +187,9 @@ def test_a_learner_learns_for_every_condition():
         (lambda m: pc.Context(pc.Categorical(3), 7), "'the default of a context group' has classes 0 to 2, found 7"),
     ],
 )
-def test_bad_use_of_conditions_is_refused(call, message):
+def test_bad_use_of_context_is_refused(call, message):
     with pytest.raises(pc.InputError, match=message):
-        call(conditioned())
+        call(with_context())
 
 
 # --- augmentation -----------------------------------------------------------------------------------------------
@@ -633,7 +633,7 @@ def test_bad_commands_name_what_is_wrong(words, message, tmp_path, monkeypatch):
         cli.main([word.format(model="saved") for word in words])
 
 
-def test_models_whose_conditions_must_be_given_can_be_asked(tmp_path, monkeypatch, capsys):
+def test_models_whose_context_must_be_given_can_be_asked(tmp_path, monkeypatch, capsys):
     """Also while it is tried out how fast they are; the answer is that of the model's only conditional."""
     monkeypatch.chdir(tmp_path)
     variables = {"c": pc.Categorical(3), "t": pc.Binary(4)}

@@ -156,7 +156,7 @@ def trained(setup: Setup, run: Run, folder: Path, box: TimeBox) -> tuple[pc.Join
     config, design = setup.config, setup.design_of(run)
 
     def measure(model: pc.JointModel) -> dict[str, float]:
-        c = measures.conditions_of(setup.pictures, TRIAL, run.seed).to(setup.device)
+        c = measures.contexts_of(setup.pictures, TRIAL, run.seed).to(setup.device)
         states = {"limiting": measures.limiting(model, c, run.seed)}
         if run.method != "ours":
             states["random"] = measures.random_codes(model, c, run.seed, setup.prior(run))

@@ -56,7 +56,7 @@ LONGER = 4  # factor for longer chains
 HALVES = 8  # chains for every hidden half
 
 
-def conditions_of(pictures: Pictures, count: int, seed: int) -> Tensor:
+def contexts_of(pictures: Pictures, count: int, seed: int) -> Tensor:
     """c of `count` training images, each used equally often (or once more)."""
     rows = len(pictures.train)
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))

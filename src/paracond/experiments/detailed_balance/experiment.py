@@ -26,9 +26,10 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import exact
-from paracond.experiments.common.config import ExperimentConfig, plain
+from paracond.experiments.common.config import ExperimentConfig
 from paracond.experiments.common.parallel import run_side_by_side
 from paracond.experiments.common.results import Metric, Outcome
+from paracond.experiments.common.runner import Runner
 from paracond.experiments.detailed_balance import report as pictures
 from paracond.experiments.detailed_balance.report import Diffusion, Findings, Surface
 from paracond.experiments.digits import experiment as demo
@@ -256,7 +257,14 @@ def rate_error(norms: Tensor, rate: float, above: float = 1e-11) -> float:
 
 def main(config: Config) -> Outcome:
     config = shortened(config) if config.quick else config
-    began = time.perf_counter()
+    runner = Runner(
+        name="chain-length",
+        title="Chain length and detailed balance",
+        about="Kernels learn a distribution as their limit (section 5.2 and appendix B). Longer chains in training "
+        "bring them nearer to detailed balance.",
+        config=config,
+        device=config.device,
+    )
     found_target = target(config)
     z = found_target.z
     runs = [(n, config.seed + r) for n in config.lengths for r in range(config.repeats)]
@@ -273,12 +281,10 @@ def main(config: Config) -> Outcome:
         exact_gaps(),
         [omitted_gradients(seed) for seed in range(12)],
     )
-    seconds = time.perf_counter() - began
-    rows = [*metrics(found), Metric("seconds", seconds, "lower", goal=600, about="the whole run")]
-    outcome = Outcome("chain-length", rows, seconds, plain(config), "cpu")
-    outcome.write(config.out)
-    pictures.page(outcome, found, config.horizon).write(config.out)
-    return outcome
+    seconds = time.perf_counter() - runner.began
+    runner.metrics = [*metrics(found), Metric("seconds", seconds, "lower", goal=600, about="the whole run")]
+    pictures.show(runner, found, config.horizon)
+    return runner.write()
 
 
 def metrics(found: Findings) -> list[Metric]:
