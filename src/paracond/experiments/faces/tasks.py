@@ -27,7 +27,6 @@ from paracond.composition import Pinned, Rule, Summing
 from paracond.data import State
 from paracond.datasets.faces import LABELS
 from paracond.experiments.common import images
-from paracond.experiments.common.pictures import label_map as label_map
 from paracond.guidance import SWEEPS, WEIGHT
 
 MAX_ROWS = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
@@ -189,7 +188,6 @@ def demix(
     mixed: Tensor,
     segmentations: tuple[Tensor, Tensor] | None = None,
     *,
-    attributes: tuple[Tensor, Tensor] | None = None,
     mask: Tensor | None = None,
     init_mask: Tensor | None = None,
     sweeps: int = 100,
@@ -199,7 +197,6 @@ def demix(
     """Both images from their mixture.
 
     segmentations: of both, as the model stores them (the paper's figure).
-    attributes: of both.
     mask: m `[n, 1, 64, 64]`, if known (not in the paper).
     init_mask: probabilities `[n, 1, 64, 64]` of m. Chains start with masks drawn from them, clamped for `HOLD` sweeps.
 
@@ -207,8 +204,8 @@ def demix(
     chain of their image.
     """
     given = {"x": mixed} if mask is None else {"x": mixed, "m": mask.float()}
-    for name, pair in (("s", segmentations), ("c", attributes)):
-        given |= {} if pair is None else {f"{each}.{name}": value for each, value in zip(PAIR, pair, strict=True)}
+    if segmentations is not None:
+        given |= {f"{each}.s": value for each, value in zip(PAIR, segmentations, strict=True)}
     tiled, joint = {name: value.repeat_interleave(chains, 0) for name, value in given.items()}, demixing(model)
     init: State = {}
     if mask is not None:
