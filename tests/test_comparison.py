@@ -360,7 +360,7 @@ def measured_small(unverified, monkeypatch):
 
 def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, monkeypatch, capsys):
     """The names that are asked for, with spreads over seeds; both orders; all figures."""
-    monkeypatch.setattr(compare, "MOMENTS", (0.01,))
+    monkeypatch.setattr(compare, "MILESTONES", (0.01,))
     sizes = ["--seeds", "2", "--generated", "50", "--updates", "20", "--lengths", "1", "4"]
     out, options = command(folder, *sizes)
     cli.main(options)
@@ -404,12 +404,12 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, m
 
 def test_a_vampprior_is_one_more_column(folder, measured_small, monkeypatch):
     """Its random codes are of its own prior, wherever they are drawn: of images that are not measured or shown."""
-    monkeypatch.setattr(compare, "MOMENTS", (0.001,))
+    monkeypatch.setattr(compare, "MILESTONES", (0.001,))
     out, options = command(folder, "--seeds", "1", "--generated", "30", "--updates", "20", "--lengths")
-    asked, draw = [], directed.random_code
+    priors, draw = [], directed.random_code
 
     def noted(model, latent, given, *, prior, seed):
-        asked.append(prior)
+        priors.append(prior)
         return draw(model, latent, given, prior=prior, seed=seed)
 
     bounds, elbo = [], directed.elbo
@@ -421,13 +421,13 @@ def test_a_vampprior_is_one_more_column(folder, measured_small, monkeypatch):
     monkeypatch.setattr(directed, "random_code", noted)
     monkeypatch.setattr(directed, "elbo", bounded)
     cli.main([*options, "--methods", "vae", "vamp"])
-    assert bounds[0] is None and torch.equal(bounds[1].state["x"], asked[-1].state["x"])
-    half = len(asked) // 2  # on the way, at the end, and for chains from there
-    assert half >= 3 and asked[:half] == [None] * half and [len(prior) for prior in asked[half:]] == [12] * half
+    assert bounds[0] is None and torch.equal(bounds[1].state["x"], priors[-1].state["x"])
+    half = len(priors) // 2  # on the way, at the end, and for chains from there
+    assert half >= 3 and priors[:half] == [None] * half and [len(prior) for prior in priors[half:]] == [12] * half
     config = compare.Config(data=folder / "data", only="fashion", device="cpu", generated=30)
     session = compare_setup.load_setup(config, "fashion")
     shown = compare_evaluation.examples(session, 30, 4).state["x"].flatten(1)
-    assert not (asked[-1].state["x"].flatten(1)[:, None] == shown).all(2).any()
+    assert not (priors[-1].state["x"].flatten(1)[:, None] == shown).all(2).any()
     metrics = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
     assert {"fashion_vamp_random", "fashion_vamp_limiting", "fashion_vae_random"} <= metrics
     page = (out / "report.html").read_text()
@@ -559,11 +559,11 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     out = folder / "out"
     config = compare.Config(out=out, data=folder / "data", only="fashion", quick=True, device="cpu", generated=50)
     session = compare.load_setup(config, "fashion")
-    asked = []
+    calls = []
 
     def limiting(model, c, seed, sweeps, init=None):
-        asked.append((c, sweeps, init))
-        return {**drawn, "c": c, "x": drawn["x"] + len(asked)}
+        calls.append((c, sweeps, init))
+        return {**drawn, "c": c, "x": drawn["x"] + len(calls)}
 
     design = session.design
     model = make_model(design, session.pictures.context)
@@ -592,10 +592,10 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     assert [found[f"limiting_{name}"] for name in names] == [2, 3, 4, 5, 6]
     assert (found["gap_longer"], found["disagreement"]) == (3, 1)
     assert found["seconds_10k_limiting"] == found["seconds_10k_random"] == 3 * 10_000 / count
-    assert [sweeps for _, sweeps, _ in asked] == [7, 7, 28, 1, 7, 28]
-    assert asked[0][2] is asked[2][2] is asked[3][2] is None
-    assert asked[1][2]["z"] is asked[5][2]["z"] is codes["z"]
-    assert asked[4][2]["z"] is real["z"] and asked[4][0] is real["c"]
+    assert [sweeps for _, sweeps, _ in calls] == [7, 7, 28, 1, 7, 28]
+    assert calls[0][2] is calls[2][2] is calls[3][2] is None
+    assert calls[1][2]["z"] is calls[5][2]["z"] is codes["z"]
+    assert calls[4][2]["z"] is real["z"] and calls[4][0] is real["c"]
     assert set(pictures) == {"real", "reconstruction", "limiting", "random"}
 
 

@@ -117,12 +117,14 @@ def test_demixing_holds_to_the_mixture(kind):
     there = m.expand_as(first)
     assert torch.equal(known.first[~there], first[~there]) and torch.equal(known.second[there], second[there])
     assert torch.equal(known.mask, m.squeeze(1).float())
-    held = tasks._held(model, joint, {"x": mixed, "m": m.float()}, seed=0)  # where the chain begins if it is told
+    held = tasks._held(
+        model, joint, {"x": mixed, "m": m.float()}, seed=0
+    )  # where the chain begins if the mask is known
     assert "x" not in held and torch.equal(torch.where(m, held["second.x"], held["first.x"]), mixed)
     both = tasks.demix(model, mixed, pair, mask=m, init_mask=1 - m.float(), **QUICK)
     assert torch.equal(both.mask, m.squeeze(1).float()) and torch.equal(both.first[~there], first[~there])
-    begun = tasks.demix(model, mixed, pair, init_mask=m.float(), **QUICK)
-    assert not torch.equal(begun.mask, known.mask)  # and then it is free
+    moved = tasks.demix(model, mixed, pair, init_mask=m.float(), **QUICK)
+    assert not torch.equal(moved.mask, known.mask)  # and then it is free
     free = tasks.demix(model, mixed, **QUICK)
     assert free.first.shape == (2, 3, 64, 64) and 0 < float(free.mask.mean()) < 1
 

@@ -245,13 +245,13 @@ def test_a_jittered_network_sees_moved_images_while_it_learns():
     assert torch.equal(network.eval()({"x": x}), network({"x": x}))
 
 
-def test_a_binary_start_draws_zeros_and_ones():
+def test_a_binary_init_draws_zeros_and_ones():
     variables = {"x": pc.Binary((1, 2, 2)), "c": pc.Categorical(2)}
-    start = pc.initializers.pca(variables, "x", ["c"], rank=1)
-    start.means.data[1:] = torch.tensor([[0.0], [1.0]])
-    drawn = start.sample({"c": torch.eye(2).repeat(2000, 1)}, torch.Generator().manual_seed(0), 4000)
+    init = pc.initializers.pca(variables, "x", ["c"], rank=1)
+    init.means.data[1:] = torch.tensor([[0.0], [1.0]])
+    drawn = init.sample({"c": torch.eye(2).repeat(2000, 1)}, torch.Generator().manual_seed(0), 4000)
     assert set(drawn.unique().tolist()) == {0.0, 1.0} and drawn.shape == (4000, 1, 2, 2)
-    deviation = (start.directions[0].square() + 0.09).sqrt().detach()
+    deviation = (init.directions[0].square() + 0.09).sqrt().detach()
     ones = torch.special.ndtr(0.5 / deviation).double()  # mean 1: over one half
     assert_mean(drawn[1::2].double().flatten(1) - ones, 0.0)
 
@@ -331,11 +331,11 @@ def test_moved_images_must_be_observed_whole():
         pc.Learner(make(), data, augment=Moved(2, False, "cpu", share=0.5, flag="moved"))
 
 
-def test_a_sample_starts_where_it_is_told():
+def test_a_sample_begins_at_its_init():
     model = make()
-    start = pc.initializers.initial_state(model, 7, model.generator(3))
-    state = pc.sample(model, {"c": torch.arange(7) % 3}, init=start, sweeps=0)
-    assert torch.equal(state["x"], start["x"]) and torch.equal(state["z"], start["z"])
+    init = pc.initializers.initial_state(model, 7, model.generator(3))
+    state = pc.sample(model, {"c": torch.arange(7) % 3}, init=init, sweeps=0)
+    assert torch.equal(state["x"], init["x"]) and torch.equal(state["z"], init["z"])
     assert torch.equal(state["c"], torch.arange(7) % 3)
     one = pc.sample(model, rows=10, sweeps=2, seed=1, chunk=4)
     two = pc.sample(model, rows=10, sweeps=2, seed=1, chunk=4)
@@ -441,7 +441,7 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
         "fid_floor",
         "fid_reconstruction",
         "fid_from_random_100",
-        "fid_from_start_400",
+        "fid_from_init_400",
         "minutes_to_paper",
     } <= set(metrics)
     assert ("fid_draws" in metrics) == (name == "mnist") == ("fid_half_pixels" in metrics)

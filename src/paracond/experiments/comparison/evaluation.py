@@ -41,7 +41,7 @@ def evaluate(setup: Setup, run: Run, model: pc.JointModel) -> tuple[dict, dict[s
 
 
 def measure_prior(setup: Setup, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, dict[str, Tensor]]:
-    """Random codes, and chains that start there. Ours has no prior and uses them as an init only."""
+    """Random codes, and chains that begin there. Ours has no prior and uses them as an init only."""
     prior = setup.prior(run)
     codes, images, seconds = measures.timed(model, lambda: measures.random_codes(model, c, run.seed, prior))
     found: dict[str, float] = {}
@@ -91,7 +91,7 @@ def limiting(setup: Setup, run: Run, model: pc.JointModel, c: Tensor, times: int
 
 
 def chained(setup: Setup, run: Run, model: pc.JointModel, state: State, times: int = 1) -> Tensor:
-    """Images of the chain that starts at a state."""
+    """Images of the chain that begins at a state."""
     init = {name: state[name] for name in ("x", "z")}
     return measures.shown(model, limiting(setup, run, model, state["c"], times, init=init))
 

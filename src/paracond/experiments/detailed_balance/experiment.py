@@ -59,7 +59,7 @@ class Config(ExperimentConfig):
     batch_size: int = 256
     spread: float = 0.1
     """standard deviation of initial weights (twice that for the MLP)"""
-    looks: int = 16
+    milestones: int = 16
     """number of times to measure F, at equal steps of the square root of the training time"""
     horizon: int = 64
     """largest n for F"""
@@ -68,7 +68,9 @@ class Config(ExperimentConfig):
 
 def shortened(config: Config) -> Config:
     """A tiny version for smoke tests."""
-    return replace(config, source="digits", lengths=(1, 8), repeats=2, updates=200, looks=4, horizon=32, chains=200)
+    return replace(
+        config, source="digits", lengths=(1, 8), repeats=2, updates=200, milestones=4, horizon=32, chains=200
+    )
 
 
 # --- the target -------------------------------------------------------------------------------------------------
@@ -162,8 +164,8 @@ def surface(z: Tensor, kind: str, n: int, config: Config) -> Surface:
     kernel = make_kernel(kind, z.shape[1], config.spread, config.seed)
     learner = make_learner(kernel, z, n, config, config.seed)
     steps, values, slopes, whole = [], [], [], []
-    for look in range(config.looks):
-        goal = round(config.updates * (look / (config.looks - 1)) ** 2)
+    for milestone in range(config.milestones):
+        goal = round(config.updates * (milestone / (config.milestones - 1)) ** 2)
         for _ in learner.run(goal - learner.step_count, progress=False):
             pass
         found = measured(kernel, kernel, z, config, seed=goal)
@@ -318,7 +320,7 @@ def _slopes(surfaces: dict[tuple[str, int], Surface]) -> list[Metric]:
 
     symmetrised = [surfaces["symmetrised", n] for n in (1, 10)]
     sigmas, from_the_first = (
-        [abs(slope / error) for looks in found for slope, error in looks]
+        [abs(slope / error) for slopes in found for slope, error in slopes]
         for found in ([s.slopes for s in symmetrised], [s.whole for s in symmetrised])
     )
     about = "final slope of F along n, over the initial one"
@@ -334,7 +336,7 @@ def _slopes(surfaces: dict[tuple[str, int], Surface]) -> list[Metric]:
     ]
 
 
-def quantile(looks: int, level: float = 0.99) -> float:
+def quantile(count: int, level: float = 0.99) -> float:
     """The quantile of the largest of this many independent standard normal sizes."""
-    each = 1 - (1 - level ** (1 / looks)) / 2
+    each = 1 - (1 - level ** (1 / count)) / 2
     return float(torch.special.ndtri(torch.tensor(each, dtype=torch.float64)))

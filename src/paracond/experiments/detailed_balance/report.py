@@ -15,7 +15,7 @@ from paracond.experiments.common.runner import Runner
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """F over n = 1, ..., N, `[looks, N]`, at the updates `steps`, of a kernel trained with chains of length n; its
+    """F over n = 1, ..., N, `[milestones, N]`, at the updates `steps`, of a kernel trained with chains of length n; its
     slopes along the second half of the lengths and along all of them, with standard errors."""
 
     kind: str

@@ -1,6 +1,6 @@
-"""The running batch of the faces experiment: slow rows, and rows that start at an initializer.
+"""The running batch of the faces experiment: slow rows, and rows that begin at an initializer.
 
-Rows are ordered: slow rows first, then rows that start at data, then init rows.
+Rows are ordered: slow rows first, then rows that begin at data, then init rows.
 """
 
 from __future__ import annotations
