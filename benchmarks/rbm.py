@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 import paracond as pc
-from paracond.baselines import harmonium as harmoniums
+from paracond.baselines import harmonium
 from paracond.data import at_least
 from paracond.experiments.common.results import Metric, Outcome
 
@@ -88,15 +88,15 @@ def compare_with_sklearn(
             times.append(taken / passes)
             taken, _ = _timed(lambda: machine.fit(shuffled))
             sklearn_times.append(taken / passes)
-        score, theirs = (float(harmoniums.pseudo_likelihood(m, test).mean()) for m in (ours, from_sklearn(machine)))
+        score, theirs = (float(harmonium.pseudo_likelihood(m, test).mean()) for m in (ours, from_sklearn(machine)))
     return Comparison(min(times), min(sklearn_times), score, theirs, repeats)
 
 
 def from_sklearn(machine: BernoulliRBM) -> pc.JointModel:
     """scikit-learn's machine as one of ours."""
     hidden, visible = machine.components_.shape
-    model = harmoniums.rbm(visible, hidden)
-    x, y = harmoniums.groups(model)
+    model = harmonium.rbm(visible, hidden)
+    x, y = harmonium.groups(model)
     with torch.no_grad():
         x.side.weight.copy_(torch.as_tensor(machine.components_.T))
         x.side.bias.copy_(torch.as_tensor(machine.intercept_visible_))
@@ -106,8 +106,8 @@ def from_sklearn(machine: BernoulliRBM) -> pc.JointModel:
 
 def _learn(train: Tensor, hidden: int, passes: int, seed: int, options: dict[str, Any]) -> pc.JointModel:
     torch.manual_seed(seed)
-    model = harmoniums.rbm(train.shape[1], hidden)
-    learner = harmoniums.ContrastiveDivergence(model, pc.Data({"x": train}), seed=seed, **options)
+    model = harmonium.rbm(train.shape[1], hidden)
+    learner = harmonium.ContrastiveDivergence(model, pc.Data({"x": train}), seed=seed, **options)
     return learner.fit(passes * (len(train) // learner.batch_size))
 
 

@@ -35,7 +35,7 @@ from paracond.experiments.faces.directions import attribute_accuracy, whole_f1
 from paracond.experiments.faces.model import BEST, Design, finished, make_learner, small
 from paracond.experiments.faces.runner import Config as FacesConfig
 from paracond.experiments.faces.runner import FacesRunner, open_runner
-from paracond.metrics.fid import accuracy
+from paracond.metrics.scores import accuracy
 
 SEVERAL = 5000  # images for a FID
 
@@ -60,7 +60,7 @@ def main(config: Config) -> None:
     began, longest = time.perf_counter(), 0.0
     faces = FacesConfig(out=config.out, data=config.data, quick=config.quick)
     runner = open_runner(faces, BEST)
-    aside = replace(runner, test=runner.held_out)
+    held_out = replace(runner, test=runner.held_out)
     judge = baselines.judge(runner.train, runner.device, judge_training(runner))
     rows = runner.held_out.mask["c"].all(1)
     found = judge.decide(runner.held_out.state["x"][rows], balanced=False).cpu().float()
@@ -72,7 +72,7 @@ def main(config: Config) -> None:
             continue
         result = {"name": name, "changes": changes, "commit": commit(), "hardware": hardware(runner.device)}
         model = learned(runner, changed(runner, changes, config.updates), result)
-        result |= read(aside, model, config.out / name) | switched(aside, model, judge) | drawn(runner, model)
+        result |= read(held_out, model, config.out / name) | switched(held_out, model, judge) | drawn(runner, model)
         longest = max(longest, time.perf_counter() - since)
         line = json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in result.items()})
         print(line, flush=True)
@@ -104,22 +104,22 @@ def learned(runner: FacesRunner, design: Design, result: dict) -> pc.JointModel:
     return finished(design, model, runner.train, 0)
 
 
-def read(aside: FacesRunner, model: pc.JointModel, folder: Path) -> dict:
+def read(held_out: FacesRunner, model: pc.JointModel, folder: Path) -> dict:
     """Whole images, and images with a hidden square."""
     folder.mkdir(parents=True, exist_ok=True)
-    faces = aside.segmented
+    faces = held_out.segmented
     images, truth = faces.state["x"], tasks.masks(model, faces.state["s"])
     hidden, whole = tasks.squares(len(images)), tasks.segmentation_of(model, images)
-    found = {"attributes": attribute_accuracy(aside, model), "f1": whole_f1(aside, model)}
+    found = {"attributes": attribute_accuracy(held_out, model), "f1": whole_f1(held_out, model)}
     for sweeps in (1, 3):
-        part = tasks.segment(model, images, ~hidden, sweeps=sweeps, chains=aside.count(16, 2))
+        part = tasks.segment(model, images, ~hidden, sweeps=sweeps, chains=held_out.count(16, 2))
         found[f"psnr_{sweeps}"] = measures.psnr_inside(part.image, images, hidden)
         found[f"ratio_{sweeps}"] = measures.f1_ratio(part.masks, whole, truth, hidden)
     some = slice(0, 12)
     shown = tasks.Reading(part.masks[some], part.image[some], part.attributes[some])
     figure = pictures.incomplete(images[some], hidden[some], truth[some], shown)
     (folder / "hidden.png").write_bytes(png(figure))
-    state = tasks.generate(model, aside.attributes(aside.count(36, 12), seed=1), aside.count(100))
+    state = tasks.generate(model, held_out.attributes(held_out.count(36, 12), seed=1), held_out.count(100))
     figure = pictures.samples(tasks.shown(model, state), tasks.shown_masks(model, state))
     (folder / "generated.png").write_bytes(png(figure))
     return found | codes(model, images)
@@ -136,11 +136,11 @@ def codes(model: pc.JointModel, images: torch.Tensor) -> dict:
     return {"sigma": float(x.log_scale.exp().mean()), "noise_bits": float(entropy)}
 
 
-def switched(aside: FacesRunner, model: pc.JointModel, judge: baselines.Judge) -> dict:
-    attributes, found = aside.attributes(aside.count(400, 4), seed=2), {}
+def switched(held_out: FacesRunner, model: pc.JointModel, judge: baselines.Judge) -> dict:
+    attributes, found = held_out.attributes(held_out.count(400, 4), seed=2), {}
     for name in ("Eyeglasses", "Smiling"):
-        index = aside.names.index(name)
-        pair = tasks.switched(model, attributes, index, aside.count(100, 1))
+        index = held_out.names.index(name)
+        pair = tasks.switched(model, attributes, index, held_out.count(100, 1))
         images = [tasks.shown(model, state) for state in pair]
         found[f"switch_{name}"] = baselines.switch_success(judge, images[0], images[1], index)
     return found

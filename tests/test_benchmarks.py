@@ -116,10 +116,10 @@ def test_the_times_of_faces(clock, tmp_path):
 def test_times_are_shown_and_written(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(updates, "choose_device", lambda wanted: wanted)
     monkeypatch.setattr("paracond.experiments.common.results.hardware", lambda device: device)
-    asked = []
+    calls = []
 
     def measured(*arguments):
-        asked.append(arguments)
+        calls.append(arguments)
         return [Metric("update_ms", 5.0, "lower")], {"width": 8}
 
     monkeypatch.setattr(updates, "measured", measured)
@@ -128,8 +128,8 @@ def test_times_are_shown_and_written(tmp_path, capsys, monkeypatch):
     assert record["experiment"] == "updates_faces" and record["design"] == {"width": 8}
     assert record["metrics"][0]["goal"] == 6.0 and "update_ms" in capsys.readouterr().out
     updates.main(["mnist", "--out", str(tmp_path)])
-    assert [compile for *_, compile in asked] == [False, True]
-    assert [str(folder) for _, _, folder, *_ in asked] == ["models/faces", "models/mnist"]
+    assert [compile for *_, compile in calls] == [False, True]
+    assert [str(folder) for _, _, folder, *_ in calls] == ["models/faces", "models/mnist"]
 
 
 def test_another_model_and_another_device_are_refused(tmp_path, monkeypatch):

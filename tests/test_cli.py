@@ -23,7 +23,7 @@ def test_help_and_lists_import_nothing_heavy(words):
     assert not HEAVY & imported(program)
 
 
-@pytest.mark.parametrize("name", ["train", "sample", "classify"])
+@pytest.mark.parametrize("name", ["sample", "classify"])
 def test_generic_commands_import_no_experiment(name):
     found = imported(f"import paracond.cli.{name}")
     assert f"paracond.cli.{name}" in found
@@ -69,6 +69,12 @@ def test_every_experiment_shows_its_options(name, capsys):
     assert error.value.code == 0
     printed = capsys.readouterr().out
     assert f"usage: paracond reproduce {name}" in printed and "--out" in printed and "--quick" in printed
+
+
+def test_the_kernels_of_chain_length_refuse_another_device(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["reproduce", "chain-length", "--quick", "--device", "cuda"])
+    assert "cuda" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

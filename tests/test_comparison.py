@@ -31,9 +31,9 @@ def bits_model(scale=0.5, seed=0):
     """x in R^(1, 4, 3) given 3 bits and a class of two."""
     torch.manual_seed(seed)
     groups = {"x": pc.Real((1, 4, 3), scale=scale), "z": pc.Binary(3)}
-    condition = pc.Context(pc.Categorical(2), None)
-    nets = {n: pc.networks.mlp({**groups, "c": condition.family}, n, hidden=8, depth=1) for n in groups}
-    return pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}, context={"c": condition}).double()
+    context = pc.Context(pc.Categorical(2), None)
+    nets = {n: pc.networks.mlp({**groups, "c": context.family}, n, hidden=8, depth=1) for n in groups}
+    return pc.JointModel({n: pc.Conditional(f, nets[n]) for n, f in groups.items()}, context={"c": context}).double()
 
 
 def all_codes():
@@ -90,10 +90,10 @@ def test_classes_of_unlike_size_are_weighed_by_the_prior_and_not_by_their_codes(
     assert measures.bayes_accuracy(means, of_class, sigma, pictures, 400) == 1.0
 
 
-def test_conditions_are_those_of_the_training_images_each_as_often():
+def test_contexts_are_those_of_the_training_images_each_as_often():
     data = pc.Data({"x": torch.zeros(5, 1, 4, 3), "c": torch.arange(5)})
     pictures = Pictures(data, data, pc.Categorical(5), lambda c: c, 5)
-    assert sorted(measures.conditions_of(pictures, 10, seed=1).tolist()) == sorted([*range(5), *range(5)])
+    assert sorted(measures.contexts_of(pictures, 10, seed=1).tolist()) == sorted([*range(5), *range(5)])
 
 
 def test_a_class_that_no_code_has_is_never_decided():
@@ -221,11 +221,11 @@ def test_bits_of_correlated_codes_are_counted_once():
 @pytest.mark.parametrize("name", ["fashion", "faces"])
 def test_all_methods_have_the_same_networks_weights_and_updates(name):
     design = small(DESIGNS[name])
-    condition = pc.Categorical(10) if name == "fashion" else pc.Binary(40)
+    context = pc.Categorical(10) if name == "fashion" else pc.Binary(40)
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(40, *design.image, generator=generator)
-    data = pc.Data({"x": x, "c": condition.random(40, generator, torch.float32)})
-    pictures = Pictures(data, data, condition, lambda c: c.reshape(len(c), -1)[:, 0].long(), 10)
+    data = pc.Data({"x": x, "c": context.random(40, generator, torch.float32)})
+    pictures = Pictures(data, data, context, lambda c: c.reshape(len(c), -1)[:, 0].long(), 10)
     learners = {m: make_learner(design, pictures, m, pc.Engine("cpu"), seed=3) for m in compare_model.OWN}
     weights = {m: torch.cat([p.flatten() for p in learner.model.parameters()]) for m, learner in learners.items()}
     assert len(weights) == 4 and all(torch.equal(weights["vae"], each) for each in weights.values())
@@ -242,7 +242,7 @@ def test_all_methods_have_the_same_networks_weights_and_updates(name):
     assert rates["vae"]["z"](grown) == rates["vae"]["x"](grown) > 0
     with pytest.raises(pc.InputError, match="a method must be one of vae, symmetric, ours, vamp, found 'gan'"):
         make_learner(design, pictures, "gan", pc.Engine("cpu"), seed=3)
-    assert make_model(design, condition).context["c"].default is None
+    assert make_model(design, context).context["c"].default is None
     assert rates["vae"]["z"](1) == pytest.approx(rates["vae"]["x"](1) * min(1, 1 / (design.encoder_warm_up * 10)) ** 2)
     assert learners["symmetric"].by is learners["symmetric"].averaged  # completes the data
     other = replace(design, completed_by="model", chain_length=7.0, average=0.5, batch_size=8)
@@ -360,7 +360,7 @@ def measured_small(unverified, monkeypatch):
 
 def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, monkeypatch, capsys):
     """The names that are asked for, with spreads over seeds; both orders; all figures."""
-    monkeypatch.setattr(compare, "MOMENTS", (0.01,))
+    monkeypatch.setattr(compare, "MILESTONES", (0.01,))
     sizes = ["--seeds", "2", "--generated", "50", "--updates", "20", "--lengths", "1", "4"]
     out, options = command(folder, *sizes)
     cli.main(options)
@@ -404,12 +404,12 @@ def test_with_a_fid_the_table_has_its_cells_and_orders(folder, measured_small, m
 
 def test_a_vampprior_is_one_more_column(folder, measured_small, monkeypatch):
     """Its random codes are of its own prior, wherever they are drawn: of images that are not measured or shown."""
-    monkeypatch.setattr(compare, "MOMENTS", (0.001,))
+    monkeypatch.setattr(compare, "MILESTONES", (0.001,))
     out, options = command(folder, "--seeds", "1", "--generated", "30", "--updates", "20", "--lengths")
-    asked, draw = [], directed.random_code
+    priors, draw = [], directed.random_code
 
     def noted(model, latent, given, *, prior, seed):
-        asked.append(prior)
+        priors.append(prior)
         return draw(model, latent, given, prior=prior, seed=seed)
 
     bounds, elbo = [], directed.elbo
@@ -421,13 +421,13 @@ def test_a_vampprior_is_one_more_column(folder, measured_small, monkeypatch):
     monkeypatch.setattr(directed, "random_code", noted)
     monkeypatch.setattr(directed, "elbo", bounded)
     cli.main([*options, "--methods", "vae", "vamp"])
-    assert bounds[0] is None and torch.equal(bounds[1].state["x"], asked[-1].state["x"])
-    half = len(asked) // 2  # on the way, at the end, and for chains from there
-    assert half >= 3 and asked[:half] == [None] * half and [len(prior) for prior in asked[half:]] == [12] * half
+    assert bounds[0] is None and torch.equal(bounds[1].state["x"], priors[-1].state["x"])
+    half = len(priors) // 2  # on the way, at the end, and for chains from there
+    assert half >= 3 and priors[:half] == [None] * half and [len(prior) for prior in priors[half:]] == [12] * half
     config = compare.Config(data=folder / "data", only="fashion", device="cpu", generated=30)
     session = compare_setup.load_setup(config, "fashion")
     shown = compare_evaluation.examples(session, 30, 4).state["x"].flatten(1)
-    assert not (asked[-1].state["x"].flatten(1)[:, None] == shown).all(2).any()
+    assert not (priors[-1].state["x"].flatten(1)[:, None] == shown).all(2).any()
     metrics = {m["name"] for m in json.loads((out / "results.json").read_text())["metrics"]}
     assert {"fashion_vamp_random", "fashion_vamp_limiting", "fashion_vae_random"} <= metrics
     page = (out / "report.html").read_text()
@@ -485,9 +485,6 @@ def test_a_logarithmic_axis_has_few_round_numbers(low, high, ticks):
         ({"lengths": (0, 2)}, "each of --lengths must be a whole number, at least 1, found 0"),
         ({"updates": 0}, "--updates must be a whole number, at least 1, found 0"),
         ({"generated": 1}, "--generated must be a whole number, at least 2, found 1"),
-        ({"length": 0.5}, "--length must be at least 1 and finite, found 0.5"),
-        ({"length": float("nan")}, "--length must be at least 1 and finite, found nan"),
-        ({"sigma": -0.1}, "--sigma must be positive and finite, or learned, found -0.1"),
         ({"minutes": -1.0}, "--minutes must not be negative, found -1.0"),
         ({"estimator": "foo"}, "--estimator must be one of gumbel, straight-through, disarm, found 'foo'"),
         ({"estimator": "disarm", "only": "faces"}, "--estimator needs binary codes; the codes of faces are real"),
@@ -505,12 +502,12 @@ def test_a_training_goes_on_as_it_was_begun(folder, unverified, capsys):
     cli.main([*ours, "--resume", "--updates", "100000", "--minutes", "0.02"])
     assert "continue with --resume" in capsys.readouterr().out
     assert (out / "fashion" / "ours-4" / "checkpoint").is_dir()
-    wrong = "ours-4 was trained with updates 100000 instead of 300, length 2.0 instead of 3.0: choose another --out"
+    wrong = "ours-4 was trained with updates 100000 instead of 300, compile False instead of True: choose another --out"
     with pytest.raises(SystemExit, match="ours-4 has a checkpoint: continue with --resume, or choose another --out"):
         cli.main([*ours, "--updates", "300"])
     for _ in range(2):
         with pytest.raises(SystemExit, match=wrong):
-            cli.main([*ours, "--resume", "--updates", "300", "--length", "3"])
+            cli.main([*ours, "--resume", "--updates", "300", "--compile"])
     with pytest.raises(SystemExit, match=r"trained with updates 100000 instead of 10: choose"):
         cli.main([*options, "--resume"])  # all methods: said before the first of them is learned
     assert not (out / "fashion" / "vae-4").exists()
@@ -562,14 +559,14 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     out = folder / "out"
     config = compare.Config(out=out, data=folder / "data", only="fashion", quick=True, device="cpu", generated=50)
     session = compare.load_setup(config, "fashion")
-    asked = []
+    calls = []
 
     def limiting(model, c, seed, sweeps, init=None):
-        asked.append((c, sweeps, init))
-        return {**drawn, "c": c, "x": drawn["x"] + len(asked)}
+        calls.append((c, sweeps, init))
+        return {**drawn, "c": c, "x": drawn["x"] + len(calls)}
 
     design = session.design
-    model = make_model(design, session.pictures.condition)
+    model = make_model(design, session.pictures.context)
     count = 50
     real = {"x": torch.full((count, 1, 28, 28), 0.25), "z": torch.ones(count, *design.latent.event_shape)}
     real["c"] = torch.zeros(count).long()
@@ -585,7 +582,7 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     monkeypatch.setattr(measures, "disagreement", lambda family, clamped, other: float((clamped - 2 * other).mean()))
     monkeypatch.setattr(measures, "timed", lambda model, make: ((state := make()), state["x"], 3.0))
     monkeypatch.setattr(compare.Setup, "score", lambda self, name, images: {name: float(images.mean())})
-    monkeypatch.setattr(compare.Setup, "count", lambda self, count, quick: {10_000: 50, 100: 7}.get(count, count))
+    monkeypatch.setattr(compare.Config, "count", lambda self, count, quick: {10_000: 50, 100: 7}.get(count, count))
     found, pictures = compare_evaluation.evaluate(session, Run("fashion", "vae", config.seed), model)
     assert (found["limiting"], found["random"], found["reconstruction"]) == (1, -5, 0.25)
     assert (found["half_accuracy"], found["half_accuracy_random"], found["gap"]) == (1, -5, 1)
@@ -595,10 +592,10 @@ def test_every_number_is_of_what_its_name_says(folder, unverified, monkeypatch):
     assert [found[f"limiting_{name}"] for name in names] == [2, 3, 4, 5, 6]
     assert (found["gap_longer"], found["disagreement"]) == (3, 1)
     assert found["seconds_10k_limiting"] == found["seconds_10k_random"] == 3 * 10_000 / count
-    assert [sweeps for _, sweeps, _ in asked] == [7, 7, 28, 1, 7, 28]
-    assert asked[0][2] is asked[2][2] is asked[3][2] is None
-    assert asked[1][2]["z"] is asked[5][2]["z"] is codes["z"]
-    assert asked[4][2]["z"] is real["z"] and asked[4][0] is real["c"]
+    assert [sweeps for _, sweeps, _ in calls] == [7, 7, 28, 1, 7, 28]
+    assert calls[0][2] is calls[2][2] is calls[3][2] is None
+    assert calls[1][2]["z"] is calls[5][2]["z"] is codes["z"]
+    assert calls[4][2]["z"] is real["z"] and calls[4][0] is real["c"]
     assert set(pictures) == {"real", "reconstruction", "limiting", "random"}
 
 

@@ -318,10 +318,10 @@ def test_the_growth_of_the_diffusion_gap_is_predicted():
         assert abs(estimate - growth) < SIGMAS * error
 
 
-def test_the_largest_of_many_looks():
+def test_the_largest_of_many_sizes():
     """P(max of k standard normal sizes < quantile) = 0.99."""
-    for looks in (1, 32):
-        inside = torch.special.erf(torch.tensor(chain_length.quantile(looks) / 2**0.5, dtype=torch.float64)) ** looks
+    for count in (1, 32):
+        inside = torch.special.erf(torch.tensor(chain_length.quantile(count) / 2**0.5, dtype=torch.float64)) ** count
         assert float(inside) == pytest.approx(0.99, abs=1e-9)
 
 

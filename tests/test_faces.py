@@ -114,9 +114,9 @@ def test_what_is_missing_in_the_layout_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("PARACOND_DATA", raising=False)
     with pytest.raises(pc.InputError, match=r"neither faces64.npz nor CelebA-HQ-img/ was found; looked in no folder"):
         pc.datasets.faces()
-    with pytest.raises(pc.InputError, match='split must be "train" or "test"'):
+    with pytest.raises(pc.InputError, match="split must be one of train, test"):
         pc.datasets.faces("all", folder=tmp_path)
-    with pytest.raises(pc.InputError, match='segmentation must be "masks" or "labels"'):
+    with pytest.raises(pc.InputError, match="segmentation must be one of masks, labels"):
         pc.datasets.faces(folder=tmp_path, segmentation="colours")
     write_layout(tmp_path, 2)
     path = tmp_path / module.ATTRIBUTES

@@ -63,8 +63,8 @@ def test_the_mask_is_found_where_colours_tell():
     mixed, m = mix(one, other, seed=5)
     chance = found.mask(mixed, first, second)
     assert chance.shape == (6, 1, 64, 64) and chance.dtype == mixed.dtype
-    told = (one - other).square().sum(1, keepdim=True).sqrt() > 0.3  # ten times the noise
-    right = [float(((chance > 0.5) == m)[k][told[k]].float().mean()) for k in range(6)]
+    apart = (one - other).square().sum(1, keepdim=True).sqrt() > 0.3  # ten times the noise
+    right = [float(((chance > 0.5) == m)[k][apart[k]].float().mean()) for k in range(6)]
     assert sorted(right)[1] > 0.99 and min(right) > 0.5, right  # one may have two regions the wrong way round
     turned = found.mask(mixed, second, first)  # first and second change places
     torch.testing.assert_close(turned, 1 - chance, rtol=0, atol=1e-6)

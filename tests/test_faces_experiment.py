@@ -55,8 +55,8 @@ def test_the_experiment_from_a_file_to_a_report(folder, tmp_path, capsys):
     assert all(heading in page for heading in ("Generated", "Demixing", "Eyeglasses off and on", "Super-resolution"))
     again = ["reproduce", "faces", "--quick", "--device", "cpu", "--data", str(folder)]
     cli.main([*again, "--out", str(tmp_path / "again"), "--model", str(tmp_path / "model")])
-    asked = json.loads((tmp_path / "again" / "results.json").read_text())
-    found = {metric["name"]: metric["value"] for metric in asked["metrics"]}
+    record = json.loads((tmp_path / "again" / "results.json").read_text())
+    found = {metric["name"]: metric["value"] for metric in record["metrics"]}
     for name, close in {"f1": 0.002, "inpainting_psnr": 0.02, "attribute_accuracy": 0.01}.items():  # rounded weights
         assert found[name] == pytest.approx(metrics[name]["value"], abs=close)
     assert "training_minutes" not in found
@@ -128,11 +128,11 @@ def test_what_is_missing_is_completed(design, folder):
         assert torch.equal(source.pool[name][known], source.examples[name][source.index][known])
         assert bool(source.observed[name].all()) == (name == "x")
     assert set(learner.completion.missing) == {"s", "c", "y", "z"}
-    started = [start is not None for start in (learner.model.conditional(n).init for n in "xscyz")]
-    assert started == [bool(design.init), False, bool(design.init), False, False]
+    fitted = [init is not None for init in (learner.model.conditional(n).init for n in "xscyz")]
+    assert fitted == [bool(design.init), False, bool(design.init), False, False]
     assert sum(learner.updates.values()) == 6
-    start = finished(small(design), learner.averaged, data, 0).conditional("x").init
-    assert (start is None) if design is PAPER else (start.waves.band == small(design).finer[1])
+    init = finished(small(design), learner.averaged, data, 0).conditional("x").init
+    assert (init is None) if design is PAPER else (init.waves.band == small(design).finer[1])
 
 
 def test_caches_do_not_fit_moved_faces(folder, faces_variants):
@@ -269,12 +269,12 @@ def test_faces_hold_out_are_not_learned_from(folder):
 
 
 def test_the_last_look_that_drew_well_is_kept():
-    looks = [{"fid": 40.0, "f1": 0.7}, {"fid": 38.0, "f1": 0.6}]
-    assert faces.draws_well({"fid": 41.7}, looks) and faces.draws_well({"fid": 30.0}, [])
-    assert not faces.draws_well({"fid": 42.0, "f1": 0.9}, looks)
+    points = [{"fid": 40.0, "f1": 0.7}, {"fid": 38.0, "f1": 0.6}]
+    assert faces.draws_well({"fid": 41.7}, points) and faces.draws_well({"fid": 30.0}, [])
+    assert not faces.draws_well({"fid": 42.0, "f1": 0.9}, points)
     assert faces.draws_well({"f1": 0.1}, [{"f1": 0.5}])  # without a FID, the last
-    assert faces.last_kept([*looks, {"fid": 39.5}, {"fid": 43.0}]) == {"fid": 39.5}
-    assert faces.last_kept(looks[:1]) == looks[0]
+    assert faces.last_kept([*points, {"fid": 39.5}, {"fid": 43.0}]) == {"fid": 39.5}
+    assert faces.last_kept(points[:1]) == points[0]
 
 
 def test_what_draws_images_settles_before_attributes():
@@ -295,13 +295,13 @@ def test_the_model_of_the_repository_can_be_asked(tmp_path):
     card = (folder / "README.md").read_text()
     words = ("command", "commit", "hardware", "minutes", "FID", "non-commercial research")
     assert all(word in card for word in words)
-    asked = [0, 1] * 8
-    given = "c[Male]=" + ",".join(map(str, asked))
+    male = [0, 1] * 8
+    given = "c[Male]=" + ",".join(map(str, male))
     where = ["--device", "cpu", "--out", str(tmp_path)]
     cli.main(["sample", str(folder), "--given", given, "--sweeps", "2", *where])
     model, index = pc.JointModel.load(folder), json.loads((folder / "names.json").read_text())["c"].index("Male")
     drawn = {name: torch.as_tensor(value) for name, value in np.load(tmp_path / "samples.npz").items()}
-    assert drawn["x"].shape == (16, 3, 64, 64) and drawn["c"][:, index].tolist() == asked
+    assert drawn["x"].shape == (16, 3, 64, 64) and drawn["c"][:, index].tolist() == male
     read = pc.query(model, {"x": tasks.shown(model, drawn)}, ["c"]).probabilities["c"][:, index]
     assert float(read[1::2].mean() - read[::2].mean()) > 0.1  # by chance: 0
 

@@ -369,7 +369,7 @@ def test_frozen_parameters_are_not_learned():
     data = pc.Data({"x": torch.ones(10, 2)})
     ContrastiveDivergence(model, data, batch_size=10).fit(5)
     assert [torch.equal(p, old) for p, old in zip((weight, a, b), before, strict=True)] == [True, False, False]
-    with pytest.raises(pc.InputError, match="no parameter to learn"):
+    with pytest.raises(pc.InputError, match="no parameter requires a gradient: call"):
         ContrastiveDivergence(model.requires_grad_(False), data)
     with pytest.raises(pc.InputError, match="takes Data"):
         ContrastiveDivergence(model, data.state)

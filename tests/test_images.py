@@ -1,4 +1,4 @@
-"""Image networks, conditions, augmentation, and the experiments that use them, on tiny shapes."""
+"""Image networks, context, augmentation, and the experiments that use them, on tiny shapes."""
 
 import gzip
 import json
@@ -18,14 +18,13 @@ import paracond as pc
 from paracond import exact
 from paracond.cli import main as cli
 from paracond.experiments.common import milestones as milestones_module
-from paracond.experiments.common.images import shown
+from paracond.experiments.common.images import Moved, shown
 from paracond.experiments.common.learning import balanced
 from paracond.experiments.common.milestones import Milestones
 from paracond.experiments.images import experiment as images_experiment
 from paracond.experiments.images import fashion, mnist
 from paracond.experiments.images import model as images
 from paracond.networks import image_network
-from paracond.training import augment
 
 KINDS = ("plain", "residual")
 
@@ -108,10 +107,10 @@ def test_bad_networks_are_refused(call, message):
         call({"x": pc.Binary((1, 8, 8)), "z": pc.Binary(4)})
 
 
-# --- conditions -------------------------------------------------------------------------------------------------
+# --- context ----------------------------------------------------------------------------------------------------
 
 
-def conditioned():
+def with_context():
     variables = {"a": pc.Binary(1), "b": pc.Binary(1)}
     level = {"t": pc.Context(pc.Categorical(3), 1)}
     everything = variables | {"t": level["t"].family}
@@ -120,8 +119,8 @@ def conditioned():
     return pc.JointModel(conditionals, context=level)
 
 
-def test_a_condition_is_read_never_redrawn_and_has_a_default(tmp_path):
-    model = conditioned()
+def test_context_is_read_never_redrawn_and_has_a_default(tmp_path):
+    model = with_context()
     assert model.names == ("a", "b")
     state = pc.initializers.initial_state(model, 5, model.generator(0))
     assert torch.equal(state["t"], torch.ones(5).long())
@@ -135,12 +134,12 @@ def test_a_condition_is_read_never_redrawn_and_has_a_default(tmp_path):
     assert torch.equal(again("a", state).logits, model("a", state).logits)
 
 
-def test_the_joint_given_a_condition_is_exact():
+def test_the_joint_given_context_is_exact():
     """The chain with t given, and by default, against the enumerated kernel."""
-    model, rows = conditioned(), 20_000
+    model, rows = with_context(), 20_000
     for t in (1, 2):
-        condition = {"t": pc.Context(pc.Categorical(3), t)}
-        fixed = pc.JointModel({n: model.conditional(n) for n in model.names}, context=condition)
+        context = {"t": pc.Context(pc.Categorical(3), t)}
+        fixed = pc.JointModel({n: model.conditional(n) for n in model.names}, context=context)
         law = exact.enumerate_model(fixed).limiting()
         generator = model.generator(t)
         state = pc.initializers.initial_state(model, rows, generator)
@@ -150,9 +149,9 @@ def test_the_joint_given_a_condition_is_exact():
         assert_fits(torch.bincount(code, minlength=4), law)
 
 
-def test_a_learner_learns_for_every_condition():
+def test_a_learner_learns_for_every_context():
     """a and b are independent given t; the chain's limit at each t has the shares of the data there."""
-    model = conditioned()
+    model = with_context()
     t = torch.arange(3).repeat(2000)
     generator = torch.Generator().manual_seed(0)
     data = {"t": t}
@@ -190,9 +189,9 @@ def test_a_learner_learns_for_every_condition():
         (lambda m: pc.Context(pc.Categorical(3), 7), "'the default of a context group' has classes 0 to 2, found 7"),
     ],
 )
-def test_bad_use_of_conditions_is_refused(call, message):
+def test_bad_use_of_context_is_refused(call, message):
     with pytest.raises(pc.InputError, match=message):
-        call(conditioned())
+        call(with_context())
 
 
 # --- augmentation -----------------------------------------------------------------------------------------------
@@ -201,7 +200,7 @@ def test_bad_use_of_conditions_is_refused(call, message):
 def test_shifts_are_those_of_a_roll_with_empty_borders():
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(300, 2, 6, 5) + 0.1
-    moved = augment.Shifts("x", pixels=2, moved=0.7)({"x": x}, generator)
+    moved = Moved(2, False, "cpu", share=0.7, flag="moved")({"x": x}, generator)
     seen = set()
     for row in range(300):
         found = [
@@ -226,7 +225,7 @@ def rolled(image, down, right):
 
 def test_mirrored_images_are_mirrored():
     x = torch.rand(400, 1, 4, 4) + 0.1
-    state = augment.Shifts("x", 0, moved=1.0, mirrored=True)({"x": x}, torch.Generator().manual_seed(0))
+    state = Moved(0, True, "cpu")({"x": x}, torch.Generator().manual_seed(0))
     mirrored = torch.tensor([torch.equal(a, b.flip(-1)) for a, b in zip(state["x"], x, strict=True)])
     same = torch.tensor([torch.equal(a, b) for a, b in zip(state["x"], x, strict=True)])
     assert bool((mirrored ^ same).all())
@@ -248,13 +247,13 @@ def test_a_jittered_network_sees_moved_images_while_it_learns():
     assert torch.equal(network.eval()({"x": x}), network({"x": x}))
 
 
-def test_a_binary_start_draws_zeros_and_ones():
+def test_a_binary_init_draws_zeros_and_ones():
     variables = {"x": pc.Binary((1, 2, 2)), "c": pc.Categorical(2)}
-    start = pc.initializers.pca(variables, "x", ["c"], rank=1)
-    start.means.data[1:] = torch.tensor([[0.0], [1.0]])
-    drawn = start.sample({"c": torch.eye(2).repeat(2000, 1)}, torch.Generator().manual_seed(0), 4000)
+    init = pc.initializers.pca(variables, "x", ["c"], rank=1)
+    init.means.data[1:] = torch.tensor([[0.0], [1.0]])
+    drawn = init.sample({"c": torch.eye(2).repeat(2000, 1)}, torch.Generator().manual_seed(0), 4000)
     assert set(drawn.unique().tolist()) == {0.0, 1.0} and drawn.shape == (4000, 1, 2, 2)
-    deviation = (start.directions[0].square() + 0.09).sqrt().detach()
+    deviation = (init.directions[0].square() + 0.09).sqrt().detach()
     ones = torch.special.ndtr(0.5 / deviation).double()  # mean 1: over one half
     assert_mean(drawn[1::2].double().flatten(1) - ones, 0.0)
 
@@ -331,14 +330,14 @@ def test_a_loaded_model_is_for_inference(tmp_path):
 def test_moved_images_must_be_observed_whole():
     data = pc.Data({"x": torch.zeros(4, 1, 12, 10)}, {"x": torch.rand(4, 1, 12, 10) < 0.5})
     with pytest.raises(pc.InputError, match="'x' is moved by an augmentation, but some rows are observed only in part"):
-        pc.Learner(make(), data, augment=augment.Shifts("x"))
+        pc.Learner(make(), data, augment=Moved(2, False, "cpu", share=0.5, flag="moved"))
 
 
-def test_a_sample_starts_where_it_is_told():
+def test_a_sample_begins_at_its_init():
     model = make()
-    start = pc.initializers.initial_state(model, 7, model.generator(3))
-    state = pc.sample(model, {"c": torch.arange(7) % 3}, init=start, sweeps=0)
-    assert torch.equal(state["x"], start["x"]) and torch.equal(state["z"], start["z"])
+    init = pc.initializers.initial_state(model, 7, model.generator(3))
+    state = pc.sample(model, {"c": torch.arange(7) % 3}, init=init, sweeps=0)
+    assert torch.equal(state["x"], init["x"]) and torch.equal(state["z"], init["z"])
     assert torch.equal(state["c"], torch.arange(7) % 3)
     one = pc.sample(model, rows=10, sweeps=2, seed=1, chunk=4)
     two = pc.sample(model, rows=10, sweeps=2, seed=1, chunk=4)
@@ -368,6 +367,7 @@ def folder(tmp_path, monkeypatch):
         unchecked = lambda split, folder=None, load=load: load(split, folder=folder, verify=False)  # noqa: E731
         changed = images_experiment.replace(module.EXPERIMENT, load=unchecked)
         monkeypatch.setattr(module, "EXPERIMENT", changed)
+        monkeypatch.setattr(pc.datasets, changed.name, unchecked)
     return tmp_path
 
 
@@ -443,7 +443,7 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
         "fid_floor",
         "fid_reconstruction",
         "fid_from_random_100",
-        "fid_from_start_400",
+        "fid_from_init_400",
         "minutes_to_paper",
     } <= set(metrics)
     assert ("fid_draws" in metrics) == (name == "mnist") == ("fid_half_pixels" in metrics)
@@ -605,7 +605,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
         (["sample", "{model}", "--given", "c=11"], "'c' has classes 0 to 2, found 11"),
         (["sample", "{model}", "--given", "c=nine"], "c=nine: neither numbers nor a .npy or .png file"),
         (["sample", "{model}", "--given", "c=some.png"], "c=some.png is a picture, and 'c' has labels"),
-        (["sample", "{model}", "--given", "x=nowhere.npy"], "x=nowhere.npy: there is no such file"),
+        (["sample", "{model}", "--given", "x=nowhere.npy"], "x=nowhere.npy cannot be read: .*No such file"),
         (["sample", "nowhere"], "nowhere/model.json does not exist: is nowhere a saved model?"),
         (["sample", "{model}", "--given", "c=1", "--seen", "top"], "--seen top needs a picture among what is given"),
         (["sample", "{model}", "--seen", "middle", "--given", "x=0"], "--seen is one of all, top, .* found 'middle'"),
@@ -618,6 +618,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
         (["sample", "{model}", "--given", "x=large.png"], r"x=large.png has \[5, 7\] pixels, the model wants"),
         (["sample", "{model}", "--given", "x[3]=1"], r"x\[3\]: only flat groups have such coordinates; 'x' is Binary"),
         (["sample", "{model}", "--given", "z[99]=1"], r"z\[99\]: a coordinate is a number from 0 to \d+$"),
+        (["sample", "{model}", "--given", "z[²]=1"], r"z\[²\]: a coordinate is a number from 0 to \d+$"),
         (["sample", "{model}", "--given", "z[big]=1"], r"z\[big\]: a coordinate is a number from 0 to \d+$"),
         (["sample", "{model}", "--given", "z[0]=much"], r"z\[0\]=much: neither numbers nor"),
         (["classify", "{model}"], "nothing is given: say --given NAME=VALUE, or --dataset"),
@@ -634,7 +635,7 @@ def test_bad_commands_name_what_is_wrong(words, message, tmp_path, monkeypatch):
         cli.main([word.format(model="saved") for word in words])
 
 
-def test_models_whose_conditions_must_be_given_can_be_asked(tmp_path, monkeypatch, capsys):
+def test_models_whose_context_must_be_given_can_be_asked(tmp_path, monkeypatch, capsys):
     """Also while it is tried out how fast they are; the answer is that of the model's only conditional."""
     monkeypatch.chdir(tmp_path)
     variables = {"c": pc.Categorical(3), "t": pc.Binary(4)}
@@ -644,6 +645,8 @@ def test_models_whose_conditions_must_be_given_can_be_asked(tmp_path, monkeypatc
     model.save("saved")
     with pytest.raises(SystemExit, match="'t' must be given"):
         cli.main(["sample", "saved"])
+    with pytest.raises(SystemExit, match="--dataset gives images x, and the model has c: use --given"):
+        cli.main(["classify", "saved", "--dataset", "mnist"])
     cli.main(["sample", "saved", "--given", "t=1", "--rows", "5"])
     assert np.load("runs/sample/samples.npz")["c"].shape == (5,)
     cli.main(["classify", "saved", "--given", "t=1"])

@@ -1,4 +1,4 @@
-"""Rows that begin as questions do: exact laws of what is drawn, and what learns from what."""
+"""Init rows, which begin as questions do: exact laws of what is drawn, and what learns from what."""
 
 import itertools
 import math
@@ -19,17 +19,17 @@ VARIABLES = {"x": pc.Real((1, 4, 4), scale=0.5), "c": pc.Binary(2)}
 def model_with_init(redundancy=1.0, seed=0):
     torch.manual_seed(seed)
     networks = {name: pc.networks.mlp(VARIABLES, name, hidden=8) for name in VARIABLES}
-    start = pc.initializers.pca(VARIABLES, "x", ["c"], 3, redundancy=redundancy)
+    init = pc.initializers.pca(VARIABLES, "x", ["c"], 3, redundancy=redundancy)
     with torch.no_grad():
-        start.means.normal_()
-    starts = {"x": start}
-    return pc.JointModel({n: pc.Conditional(f, networks[n], starts.get(n)) for n, f in VARIABLES.items()}).double()
+        init.means.normal_()
+    inits = {"x": init}
+    return pc.JointModel({n: pc.Conditional(f, networks[n], inits.get(n)) for n, f in VARIABLES.items()}).double()
 
 
-def law_of(start, c):
-    """The mean given c, directions `[16, 3]` and sigma of a start."""
+def law_of(init, c):
+    """The mean given c, directions `[16, 3]` and sigma of an initializer."""
     with torch.no_grad():
-        return start._mean({"c": c})[0], start.directions.T, float(start._log_scale().exp())
+        return init._mean({"c": c})[0], init.directions.T, float(init._log_scale().exp())
 
 
 def examples(rows, seed=0):
@@ -39,7 +39,7 @@ def examples(rows, seed=0):
 
 
 @pytest.mark.parametrize("redundancy", [1.0, 8.0])
-def test_a_group_is_drawn_by_what_its_start_knows_of_it(redundancy):
+def test_a_group_is_drawn_by_what_its_init_knows_of_it(redundancy):
     """Given x_K, with A_K the directions there and P = 1 + A_K'A_K / (r sigma^2): mean mu + A P^-1 A_K' (x_K - mu_K) /
     (r sigma^2), covariance A P^-1 A' + sigma^2, of what is hidden."""
     model, rows = model_with_init(redundancy), 40_000
@@ -59,7 +59,7 @@ def test_a_group_is_drawn_by_what_its_start_knows_of_it(redundancy):
 
 
 def on_the_way(rows=12, init_rows=(), slow=None, device="cpu", **options):
-    """A model, and a learner of it with rows that begin at data (the first ones) and rows that restart; c has the first
+    """A model, and a learner of it with rows that begin at data (the first ones) and init rows; c has the first
     turn. Nothing is replaced in the first 1e9 updates, unless options say otherwise."""
     model = model_with_init().to(device)
     options = {"chain_length": 1e9, "batch_size": rows, "optimiser": still, "scan": "systematic", **options}
@@ -176,7 +176,7 @@ def test_rows_begin_at_data_at_first():
     assert bool(buffers.away.all()) and not torch.equal(learner.batch.state["x"][6:], buffers.truth["x"])
 
 
-def test_chains_that_last_begin_at_data():
+def test_slow_rows_begin_at_data():
     _, learner = on_the_way(12, [InitRows(0.5, "x", SQUARE)], SlowRows(0.5, 10.0), chain_length=3)
     assert learner.batch.patience.tolist() == [10.0] * 3 + [1.0] * 3 + [math.inf] * 6
     for _ in range(10):

@@ -387,7 +387,7 @@ def test_data_may_be_of_any_type_that_has_the_values():
 def test_what_is_no_kernel_is_refused():
     with pytest.raises(pc.InputError, match="a Kernel is needed, found LogLinear"):
         KernelLearner(LogLinear("z", BITS), {"z": STATES})
-    with pytest.raises(pc.InputError, match="no parameter to learn"):
+    with pytest.raises(pc.InputError, match="no parameter requires a gradient: call"):
         KernelLearner(log_linear().requires_grad_(False), {"z": STATES})
     kernel = log_linear()
     kernel.log_prob = lambda following, previous: torch.zeros(8, 1, requires_grad=True)

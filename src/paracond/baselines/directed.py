@@ -17,14 +17,13 @@ and both log p(x | z, c) and log q(z | x, c) on pairs, where the data have z. Wh
 (Hinton et al. 1995) with a fixed prior: the first is the wake phase, the second the sleep phase.
 
 What either learns is a `JointModel` like any other. From it, images come in two ways: by a random code, z ~ p(z) and
-x ~ p(x | z, c) (`random_code`), and by the limit of the chain that alternates both conditionals (`queries.sample`).
-`known.symmetric_equilibrium` is the same game by Algorithm 1, which completes a batch of both kinds; here each
+x ~ p(x | z, c) (`random_code`), and by the limit of the chain that alternates both conditionals (`inference.sample`).
+`special_cases.symmetric_equilibrium` is the same game by Algorithm 1, which completes a batch of both kinds; here each
 conditional is asked only for what the other learns from, and the prior is drawn afresh.
 """
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,13 +34,16 @@ from torch import Tensor
 
 from paracond.baselines.estimators import estimators_of
 from paracond.baselines.priors import Fixed, Prior, Vamp
-from paracond.data import Data, InputError, State, at_least, one_of, row_count, take
+from paracond.chain import transition
+from paracond.data import Data, InputError, State, at_least, one_of, take
 from paracond.distributions import Distribution
 from paracond.families import Binary, Real
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine
 from paracond.training.completion import Augment, Completion, CompletionOptions
-from paracond.training.trainer import Optimiser, Rate, Trainer, adam
+from paracond.training.trainer import Optimiser, Rate, Trainer, _fingerprint, adam
+
+DRAWN, SCORED = 2000, 1000  # rows at a time
 
 # --- the prior --------------------------------------------------------------------------------------------------
 
@@ -69,24 +71,23 @@ def random_code(
     prior: Data | None = None,
     rows: int = 1,
     seed: int = 0,
-    chunk: int = 2000,
 ) -> State:
-    """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the context c), or `rows`; `chunk` of
-    them at a time. `prior` is as in `VAE`."""
+    """Draws z ~ p(z), x ~ p(x | z, c), one for each row of what is `given` (the context c), or `rows`. `prior` is as
+    in `VAE`."""
     names = _two_groups(model)
     one_of("the latent", latent, names)
     for name in given:
         model.check_names([name])
         if name in names:
             raise InputError(f"a random code draws {name!r}: only context can be given")
-    at_least({"rows": (rows, 1), "chunk": (chunk, 1)})
+    at_least({"rows": (rows, 1)})
     x = next(name for name in names if name != latent)
     generator = model.generator(seed)
     state, _ = model.validate(dict(given), rows=rows)
     with model.eval_mode():
         codes = prior_of(model, latent, prior)
         state[latent] = codes.sample(lambda examples: model(latent, examples), len(state[x]), generator, model.dtype)
-        parts = [slice(first, first + chunk) for first in range(0, len(state[x]), chunk)]
+        parts = [slice(first, first + DRAWN) for first in range(0, len(state[x]), DRAWN)]
         drawn = [model(x, take(state, part)).sample(generator) for part in parts]
     return {**state, x: torch.cat(drawn)}
 
@@ -98,7 +99,7 @@ def _two_groups(model: JointModel) -> tuple[str, ...]:
 
 
 def _latent_family(model: JointModel, name: str) -> Binary | Real:
-    """Whose `start` draws from the prior."""
+    """Its `random` draws from the prior."""
     family = model.variables[name]
     if not isinstance(family, (Binary, Real)):
         raise InputError(f"there is a prior for Binary and Real latents; {name!r} is {family}")
@@ -106,18 +107,16 @@ def _latent_family(model: JointModel, name: str) -> Binary | Real:
 
 
 @torch.no_grad()
-def elbo(
-    model: JointModel, data: Data, *, prior: Data | None = None, draws: int = 1, seed: int = 0, chunk: int = 1000
-) -> Tensor:
+def elbo(model: JointModel, data: Data, *, prior: Data | None = None, draws: int = 1, seed: int = 0) -> Tensor:
     """The ELBO of every example, `[rows]`, with expectations under q that are not in closed form averaged over `draws`
     draws of z. `prior` is as in `VAE`."""
-    at_least({"draws": (draws, 1), "chunk": (chunk, 1)})
+    at_least({"draws": (draws, 1)})
     x, z = roles(model, data)
     generator, found, codes = model.generator(seed), [], prior_of(model, z, prior)
     with model.eval_mode():
         log_prior = codes.log_prob(lambda examples: model(z, examples))
-        for first in range(0, len(data), chunk):
-            part = data[first : first + chunk]
+        for first in range(0, len(data), SCORED):
+            part = data[first : first + SCORED]
             state, _ = model.validate(part.state, part.mask)
             q = model(z, state)
             drawn = [q.sample(generator) for _ in range(draws)]
@@ -242,8 +241,7 @@ class VAE(Directed):
         super().__init__(model, data, **options)
         allowed = estimators_of(self.family)
         estimator = next(iter(allowed)) if estimator is None else estimator
-        if estimator not in allowed:
-            raise InputError(f"the estimator for {self.family} is one of {', '.join(allowed)}, found {estimator!r}")
+        one_of(f"the estimator for {self.family}", estimator, tuple(allowed))
         if estimator == "exact" and self.engine.captures:
             raise InputError('the estimator "exact" is for few bits, as an oracle: use engine="eager"')
         if bool(self.completion.observed[self.z].any()):
@@ -253,7 +251,10 @@ class VAE(Directed):
 
     def identity(self) -> dict[str, Any]:
         found = {**super().identity(), "estimator": self.estimator}
-        return found | {"prior": _digest(self.prior.examples)} if isinstance(self.prior, Vamp) else found
+        if isinstance(self.prior, Vamp):
+            examples = Data(self.prior.examples)
+            found["prior"] = f"{len(examples)} examples ({_fingerprint(examples.state, examples.mask)})"
+        return found
 
     def _terms(self) -> dict[str, Tensor]:
         q = self._given(self.z, self.batch)
@@ -270,13 +271,6 @@ class VAE(Directed):
         again = torch.arange(len(z), device=z.device) % self.batch_size
         state = take(self.batch, again) if len(z) > self.batch_size else self.batch
         return self._given(self.x, {**state, self.z: z}).log_prob(state[self.x])
-
-
-def _digest(examples: State) -> str:
-    found = hashlib.sha256()
-    for name in sorted(examples):
-        found.update(examples[name].cpu().numpy().tobytes())
-    return f"{row_count(examples)} examples ({found.hexdigest()[:12]})"
 
 
 class Symmetric(Directed):
@@ -311,9 +305,8 @@ class Symmetric(Directed):
         if self.completing is not self.rounded:  # which is up to date
             self.completing.refresh(self.by.conditional(self.z))
         with self.engine.precision():
-            q = self.completing.model(self.z, self.batch)
-        z = q.redraw(self.batch[self.z], known, self.generator)
-        return {**self.batch, self.z: z}
+            move = transition(self.completing.model, self.z, self.batch, known, self.generator)
+        return {**self.batch, self.z: move.value}
 
     @torch.no_grad()
     def _asleep(self) -> State:

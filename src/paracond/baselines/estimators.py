@@ -75,5 +75,5 @@ ESTIMATORS: dict[type[Family], dict[str, Estimator]] = {
 
 
 def estimators_of(family: Family) -> dict[str, Estimator]:
-    """Those for such a z, the one with the best ELBO that was measured first."""
+    """The estimators for a latent of this family. The first is the default (best measured ELBO)."""
     return next(found for kind, found in ESTIMATORS.items() if isinstance(family, kind))

@@ -134,12 +134,8 @@ class Group:
         return self.family.distribution(self.side.output_of(self.side.natural(codes)))
 
     def codes(self, value: Tensor) -> Tensor:
-        """Statistics of stored values."""
+        """Statistics of stored values, or of one coordinate of them (`[batch, 1 or classes]`)."""
         return _flat(self.family.encode(value)).to(self.side.bias.dtype)
-
-    def statistics(self, column: Tensor) -> Tensor:
-        """Those of one coordinate, `[batch, 1 or classes]`."""
-        return _flat(self.family.encode(column)).to(self.side.bias.dtype)
 
     def log_base(self, value: Tensor) -> Tensor:
         """log h, `[batch]`."""
@@ -227,7 +223,7 @@ def _pseudo_likelihood(visible: Group, hidden: Group, value: Tensor) -> Tensor:
         gaps = [torch.zeros_like(now)]  # F(x) - F(x with this coordinate moved on, cyclically)
         for shift in range(1, visible.alternatives):
             moved = (column + shift).remainder(visible.alternatives)
-            change = visible.statistics(moved) - visible.statistics(column)
+            change = visible.codes(moved) - visible.codes(column)
             gaps.append(hidden.log_partition(torch.addmm(natural, change, weight)) - now + change @ bias)
         total -= torch.stack(gaps).logsumexp(0)
     return total / len(columns)
@@ -285,7 +281,7 @@ class ContrastiveDivergence(Stepwise[Info, JointModel]):
         self._make_gradients()
         learned = [parameter for parameter in self.parameters if parameter.requires_grad]
         if not learned:
-            raise InputError("the model has no parameter to learn; model.requires_grad_(True) lets it learn (on)")
+            raise InputError("no parameter requires a gradient: call model.requires_grad_(True)")
         self.optimiser = optimiser(learned)
         self.order = torch.empty(0, dtype=torch.long)
         self.step_count = 0
@@ -364,7 +360,7 @@ class ContrastiveDivergence(Stepwise[Info, JointModel]):
         return torch.linalg.vector_norm(self.gradient)
 
     def _next_rows(self) -> Tensor:
-        """The next batch; what is left of a pass over the data and fills none is passed over."""
+        """The next batch. Rows left at the end of a pass that fill no batch are skipped."""
         if len(self.order) < self.batch_size:
             count = len(self.values[self.x.name])
             self.order = torch.randperm(count, generator=self.generator, device=self.model.device)

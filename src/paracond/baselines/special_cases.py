@@ -13,7 +13,7 @@
   pair.
 - Wake-sleep (Hinton et al. 1995): the same where the data never have z. (The prior is given, and does not learn.)
 - Denoising diffusion (Ho et al. 2020), with a homogeneous chain: section 3 with a fixed q that only adds noise.
-- Contrastive divergence is in `harmoniums`.
+- Contrastive divergence is in `harmonium`.
 """
 
 from __future__ import annotations

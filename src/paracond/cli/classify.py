@@ -5,29 +5,22 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 import paracond as pc
-from paracond.cli.given import GIVEN, SEEN, context_rows, coordinate_names, given_values, seen_parts
-from paracond.cli.registry import EXPERIMENTS
+from paracond.cli.given import ModelConfig, context_rows, seen_parts
 from paracond.data import InputError, at_least
-from paracond.experiments.common.results import choose_device
-from paracond.metrics.fid import accuracy
+from paracond.metrics.scores import accuracy
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     """Decide a group of a saved model by its maximum marginal.
 
     Writes OUT, a table with one row per question: for a class the decision and its probability, for binary values the
     probabilities.
     """
 
-    model: Annotated[Path, tyro.conf.Positional]
-    given: Annotated[tuple[str, ...], tyro.conf.arg(help=GIVEN)] = ()
-    seen: Annotated[str, tyro.conf.arg(help=SEEN)] = "all"
     dataset: Literal["mnist", "fashion"] | None = None
     """classify the test images of this data set, and print the accuracy"""
     data: Path | None = None
@@ -38,8 +31,6 @@ class Config:
     """length of the chains, where they are needed (until they have converged if not given)"""
     out: Path = Path("runs/decisions.csv")
     """the table"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: int = 0
 
     @property
     def folder(self) -> Path:
@@ -51,12 +42,13 @@ def main(config: Config) -> str:
         table = config.out / "decisions.csv"
         raise InputError(f"--out {config.out} is a folder: give the name of a table, such as {table}")
     at_least({"--sweeps": (1 if config.sweeps is None else config.sweeps, 1)})
-    model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
-    names = coordinate_names(config.model)
-    given, truth = given_values(model, config.given, names), None
+    model, names, given = config.load()
+    truth = None
     if config.dataset is not None:
-        test = EXPERIMENTS[config.dataset].load().EXPERIMENT.load("test", folder=config.data)
-        given["x"], truth = pc.Observed(test.state["x"]), test.state["c"]
+        if "x" not in model.names:
+            raise InputError(f"--dataset gives images x, and the model has {', '.join(model.names)}: use --given")
+        test = getattr(pc.datasets, config.dataset)("test", folder=config.data)
+        given["x"], truth = pc.Observed(test.state["x"]), test.state.get(config.want)
     if not given:
         raise InputError("nothing is given: say --given NAME=VALUE, or --dataset")
     model.check_names([config.want])
@@ -64,8 +56,8 @@ def main(config: Config) -> str:
     one_class = isinstance(family, pc.Categorical) and not family.event_shape
     if not one_class and not (isinstance(family, pc.Binary) and len(family.event_shape) == 1):
         raise InputError(f"{config.want!r} is {family}: only a class or flat binary values are decided here")
-    asked = context_rows(model, given, min(64, max(len(each.value) for each in given.values())))
-    pc.Engine(model.device).settle(lambda: pc.sample(model, **asked, sweeps=1))
+    some = context_rows(model, given, min(64, max(len(each.value) for each in given.values())))
+    pc.Engine(model.device).settle(lambda: pc.sample(model, **some, sweeps=1))
     seen, stop = seen_parts(model, given, config.seen), None if config.sweeps is None else pc.Sweeps(config.sweeps)
     answer = pc.query(model, seen, [config.want], stop=stop, seed=config.seed)
     probabilities, decided = answer.probabilities[config.want].cpu(), answer.decisions[config.want].cpu()

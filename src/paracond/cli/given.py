@@ -12,16 +12,19 @@ import difflib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+import tyro
 from torch import Tensor
 
 import paracond as pc
 from paracond.cli.pictures import is_picture
 from paracond.data import InputError
+from paracond.experiments.common.results import choose_device
 
 NAMES = "names.json"
 COORDINATE = re.compile(r"([^\[\]]+)\[([^\[\]]+)\]")
@@ -29,6 +32,23 @@ HALVES = ("all", "top", "bottom", "left", "right")
 GIVEN = """what is known, as NAME=VALUE or NAME[COORDINATE]=VALUE. A value is a number, numbers with commas between them
 (one per row), a .npy file, or a .png picture, in which white is 1 (MNIST's digits are white on black)"""
 SEEN = "the part of given pictures that is known: all, top, bottom, left, right, or a .png in which it is white"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Settings of commands that ask a saved model."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    given: Annotated[tuple[str, ...], tyro.conf.arg(help=GIVEN)] = ()
+    seen: Annotated[str, tyro.conf.arg(help=SEEN)] = "all"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: int = 0
+
+    def load(self) -> tuple[pc.JointModel, dict[str, list[str]], dict[str, pc.Observed]]:
+        """The model, the names of its coordinates, and the given values."""
+        model = pc.JointModel.load(self.model).to(choose_device(self.device)).eval()
+        names = coordinate_names(self.model)
+        return model, names, given_values(model, self.given, names)
 
 
 def coordinate_names(folder: Path) -> dict[str, list[str]]:
@@ -92,7 +112,7 @@ def _single(model: pc.JointModel, name: str, key: str, text: str, names: dict[st
     shape, called = model.variables[name].event_shape, names.get(name, [])
     if len(shape) != 1:
         raise InputError(f"{name}[{key}]: only flat groups have such coordinates; {name!r} is {model.variables[name]}")
-    index = called.index(key) if key in called else int(key) if key.isdigit() else -1
+    index = called.index(key) if key in called else int(key) if key.isdecimal() else -1
     if not 0 <= index < shape[0]:
         known = f" or one of {', '.join(called)}" if called else ""
         close = difflib.get_close_matches(key, called, 1)
@@ -123,7 +143,6 @@ def _value(model: pc.JointModel, name: str, text: str, names: dict[str, list[str
     shape = model.variables[name].event_shape
     path = Path(text)
     if path.suffix == ".npy":
-        _must_exist(name, path)
         return _read(name, path, lambda: torch.as_tensor(np.load(path, allow_pickle=False)))
     if path.suffix == ".png":
         if isinstance(model.variables[name], pc.Categorical):
@@ -139,7 +158,6 @@ def _pixels(name: str, path: Path, size: tuple[int, ...]) -> Tensor:
     """A picture of this size, `[1 or 3, height, width]`."""
     from matplotlib import image
 
-    _must_exist(name, path)
     pixels = _read(name, path, lambda: torch.as_tensor(image.imread(path)).float())
     if tuple(pixels.shape[:2]) != tuple(size):
         raise InputError(f"{name}={path} has {list(pixels.shape[:2])} pixels, the model wants {list(size)}")
@@ -161,8 +179,3 @@ def _read(name: str, path: Path, read: Callable[[], Tensor]) -> Tensor:
         return read()
     except (OSError, ValueError, SyntaxError, TypeError) as error:
         raise InputError(f"{name}={path} cannot be read: {error}") from None
-
-
-def _must_exist(name: str, path: Path) -> None:
-    if not path.is_file():
-        raise InputError(f"{name}={path}: there is no such file")

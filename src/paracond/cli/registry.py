@@ -32,7 +32,7 @@ COMMANDS = {
     "list": Entry("List the experiments.", ""),
     "demo": _DEMO,
     "reproduce": Entry("Run an experiment: prints a table, writes DIR/results.json and DIR/report.html.", ""),
-    "train": Entry("Train the model of an experiment and save it in OUT/model.", "paracond.cli.train"),
+    "train": Entry("Train the model of an experiment and save it in OUT/model.", "paracond.experiments.images.train"),
     "sample": Entry("Draw from a saved model, given any part of it.", "paracond.cli.sample"),
     "classify": Entry("Decide a group of a saved model by its maximum marginal.", "paracond.cli.classify"),
 }

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import tyro
 from torch import Tensor
 
 import paracond as pc
-from paracond.cli.given import GIVEN, SEEN, context_rows, coordinate_names, given_values, seen_part, seen_parts
+from paracond.cli.given import ModelConfig, context_rows, given_values, seen_part, seen_parts
 from paracond.cli.pictures import is_picture, written
 from paracond.data import InputError, at_least
-from paracond.experiments.common.results import choose_device
 from paracond.guidance import SWEEPS, WEIGHT, check_weight
 
 ON_CPU = 50  # rows at a time: activations of an image network for more rows do not stay in the cache
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     """Draw from a saved model, given any part of it.
 
     Writes OUT/samples.npz, and samples.png where there are images.
     """
 
-    model: Annotated[Path, tyro.conf.Positional]
-    given: Annotated[tuple[str, ...], tyro.conf.arg(help=GIVEN)] = ()
-    seen: Annotated[str, tyro.conf.arg(help=SEEN)] = "all"
     rows: int | None = None
     """number of draws, unless the given values have several rows (100 if not given, or 1 for a whole picture)"""
     sweeps: int = 100
@@ -42,17 +37,13 @@ class Config:
     """most sweeps of an edit, whether it shows or not"""
     out: Path = Path("runs/sample")
     """folder"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: int = 0
 
 
 def main(config: Config) -> str:
     most = {"--sweeps": (config.sweeps, 0), "--edit-sweeps": (config.edit_sweeps, 0)}
     at_least({"--rows": (1 if config.rows is None else config.rows, 1), **most})
     check_weight(config.guidance)
-    model = pc.JointModel.load(config.model).to(choose_device(config.device)).eval()
-    names = coordinate_names(config.model)
-    given = given_values(model, config.given, names)
+    model, names, given = config.load()
     rows = _row_count(model, given, config)
     given = {name: pc.Observed(_rows(each.value, rows), each.mask) for name, each in given.items()}
     seen, change = seen_parts(model, given, config.seen), _change(model, config.edit, names, rows)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from paracond.data import Data, InputError
+from paracond.data import Data, one_of
 from paracond.datasets.missing import hide as hide_values
 
 
@@ -19,8 +19,7 @@ def digits(split: str = "train", hide: Mapping[str, float] | None = None, seed: 
     """
     from sklearn.datasets import load_digits  # here: scikit-learn is slow to import
 
-    if split not in ("train", "test"):
-        raise InputError(f'split must be "train" or "test", found {split!r}')
+    one_of("split", split, ("train", "test"))
     raw = load_digits()
     order = torch.randperm(len(raw.target), generator=torch.Generator().manual_seed(0))
     rows = order[len(order) // 5 :] if split == "train" else order[: len(order) // 5]

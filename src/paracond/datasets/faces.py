@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paracond.data import Data, InputError
+from paracond.data import Data, InputError, one_of
 from paracond.datasets.images import ENVIRONMENT
 from paracond.runtime.progress import track
 
@@ -63,10 +63,8 @@ def faces(split: str = "train", *, folder: str | os.PathLike[str] | None = None,
 
 
 def _check(split: str, segmentation: str) -> None:
-    if split not in ("train", "test"):
-        raise InputError(f'split must be "train" or "test", found {split!r}')
-    if segmentation not in ("masks", "labels"):
-        raise InputError(f'segmentation must be "masks" or "labels", found {segmentation!r}')
+    one_of("split", split, ("train", "test"))
+    one_of("segmentation", segmentation, ("masks", "labels"))
 
 
 def of_split(found: Faces, split: str, segmentation: str) -> Data:

@@ -20,9 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paracond.data import Data, InputError
+from paracond.data import Data, InputError, one_of
 from paracond.datasets import idx
-from paracond.datasets.missing import hide as hide_values
 
 ENVIRONMENT = "PARACOND_DATA"
 CLASSES = 10
@@ -93,8 +92,6 @@ def mnist(
     *,
     folder: str | os.PathLike[str] | None = None,
     binary: bool = True,
-    hide: Mapping[str, float] | None = None,
-    seed: int = 0,
     verify: bool = True,
 ) -> Data:
     """Load MNIST: images `x` `[rows, 1, 28, 28]` and digits `c` `[rows]`.
@@ -102,37 +99,31 @@ def mnist(
     split: "train" (60,000 rows) or "test" (10,000 rows).
     folder: where the files are (default: the places in the head of this module, or a download).
     binary: whether pixels are 0 or 1 (grey value above one half), and not grey in [0, 1].
-    hide: the share of each group that is hidden at random, such as {"c": 0.9}. See also `keep_labels`.
-    seed: fixes what is hidden.
     verify: whether files must be the original ones; False accepts other files of the same format.
     """
     images, labels = _load(MNIST, split, folder, verify)
     pixels = (images > 127).float() if binary else images.float().div_(255)
-    return hide_values(Data({"x": pixels.unsqueeze(1), "c": labels}), hide or {}, seed=seed)
+    return Data({"x": pixels.unsqueeze(1), "c": labels})
 
 
 def fashion(
     split: str = "train",
     *,
     folder: str | os.PathLike[str] | None = None,
-    hide: Mapping[str, float] | None = None,
-    seed: int = 0,
     verify: bool = True,
 ) -> Data:
     """Load Fashion-MNIST: images `x` `[rows, 1, 28, 28]`, grey in [0, 1], and kinds of clothing `c` `[rows]`.
 
     split: "train" (60,000 rows) or "test" (10,000 rows).
     folder: where the files are (default: the places in the head of this module, or a download).
-    hide: the share of each group that is hidden at random, such as {"c": 0.9}. See also `keep_labels`.
-    seed: fixes what is hidden.
     verify: whether files must be the original ones; False accepts other files of the same format.
     """
     images, labels = _load(FASHION, split, folder, verify)
-    return hide_values(Data({"x": images.float().div_(255).unsqueeze(1), "c": labels}), hide or {}, seed=seed)
+    return Data({"x": images.float().div_(255).unsqueeze(1), "c": labels})
 
 
-def keep_labels(data: Data, count: int, seed: int = 0, *, name: str = "c") -> Data:
-    """Keep some of the observed labels, as equally many of each class as the data allow; the others are not observed.
+def keep_labels(data: Data, count: int, seed: int = 0) -> Data:
+    """Keep some of the observed labels `c`, as equally many of each class as the data allow. The others are hidden.
 
     With the same seed, fewer labels are always a subset of more: rows are ordered by (rank within their class, class),
     both at random, and the first `count` are kept.
@@ -140,13 +131,16 @@ def keep_labels(data: Data, count: int, seed: int = 0, *, name: str = "c") -> Da
     data: the data set.
     count: the number of labels to keep.
     seed: fixes which ones are kept.
-    name: the group of the labels.
     """
-    value = _labels(data, name).cpu()
+    if "c" not in data.state:
+        raise InputError(f"cannot keep labels: the data has no 'c', only {', '.join(data.state)}")
+    value = data.state["c"].cpu()
+    if value.ndim != 1 or value.is_floating_point():
+        raise InputError(f"labels of 'c' must be integers [rows], found {value.dtype} {list(value.shape)}")
     generator = torch.Generator().manual_seed(seed)
-    rows = data.mask[name].cpu().nonzero().squeeze(1)
+    rows = data.mask["c"].cpu().nonzero().squeeze(1)
     if not isinstance(count, Integral) or not 0 <= count <= len(rows):
-        raise InputError(f"the number of labels of {name!r} to keep must be in 0..{len(rows)}, found {count}")
+        raise InputError(f"the number of labels to keep must be in 0..{len(rows)}, found {count}")
     rows = rows[torch.randperm(len(rows), generator=generator)]
     classes, label, sizes = value[rows].unique(return_inverse=True, return_counts=True)
     grouped = label.argsort(stable=True)  # class after class, at random within each
@@ -155,23 +149,12 @@ def keep_labels(data: Data, count: int, seed: int = 0, *, name: str = "c") -> Da
     first = (rank * len(classes) + place).argsort()[: int(count)]
     kept = torch.zeros(len(value), dtype=torch.bool)
     kept[rows[grouped[first]]] = True
-    return Data(data.state, {**data.mask, name: kept.to(data.state[name].device)})
-
-
-def _labels(data: Data, name: str) -> Tensor:
-    """Return a group, which must have one label per row."""
-    if name not in data.state:
-        raise InputError(f"cannot keep labels of {name!r}: the data has {', '.join(data.state)}")
-    value = data.state[name]
-    if value.ndim != 1 or value.is_floating_point():
-        raise InputError(f"labels of {name!r} must be integers [rows], found {value.dtype} {list(value.shape)}")
-    return value
+    return Data(data.state, {**data.mask, "c": kept.to(data.state["c"].device)})
 
 
 def _load(source: Source, split: str, folder: str | os.PathLike[str] | None, verify: bool) -> tuple[Tensor, Tensor]:
     """Load images, bytes `[rows, 28, 28]`, and labels `[rows]`."""
-    if split not in PREFIX:
-        raise InputError(f'split must be "train" or "test", found {split!r}')
+    one_of("split", split, tuple(PREFIX))
     names = (f"{PREFIX[split]}-images-idx3-ubyte", f"{PREFIX[split]}-labels-idx1-ubyte")
     paths = _locate(source, names, folder)
     images, labels = (_read(source, name, path, verify) for name, path in zip(names, paths, strict=True))

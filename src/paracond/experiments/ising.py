@@ -14,7 +14,7 @@ reads coordinate r of the others through weights of its own (`StackedMLP`). Each
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,10 +24,10 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import exact
-from paracond.experiments.common.config import ExperimentConfig, plain
+from paracond.experiments.common.config import ExperimentConfig
 from paracond.experiments.common.parallel import run_side_by_side
-from paracond.experiments.common.report import Report
 from paracond.experiments.common.results import Metric, Outcome, choose_device
+from paracond.experiments.common.runner import Runner
 
 NAMES = ("z0", "z1", "z2")
 STATES = pc.Binary(3).values()  # [8, 3]
@@ -98,17 +98,13 @@ def limiting_of_members(model: pc.JointModel) -> Tensor:
     """The limiting distribution of each stacked model, exactly, [members, 8]."""
     members = model.variables[NAMES[0]].event_shape[0]
     state = {n: STATES[:, i : i + 1].expand(8, members).to(model.device) for i, n in enumerate(NAMES)}
-    tables = [model(n, state).scores(state[n]).exp().double().cpu() for n in NAMES]  # [8, members] each
+    tables = torch.stack([model(n, state).scores(state[n]).exp().double().cpu() for n in NAMES])
     alpha = [model.alpha[n] for n in NAMES]
     kernels = [
-        exact.GibbsKernel([_normalised(t[:, r].view(2, 2, 2), i) for i, t in enumerate(tables)], alpha)
-        for r in range(members)
+        exact.GibbsKernel([t / t.sum(i, keepdim=True) for i, t in enumerate(each)], alpha)
+        for each in tables.view(len(NAMES), 2, 2, 2, members).unbind(-1)
     ]
     return torch.stack([exact.limiting(kernel).flatten() for kernel in kernels])
-
-
-def _normalised(table: Tensor, axis: int) -> Tensor:
-    return table / table.sum(axis, keepdim=True)
 
 
 def exact_solution(z: Tensor, known: Tensor, iterations: int = 2000) -> Tensor:
@@ -148,28 +144,38 @@ def experiment(kind: str, examples: int, config: Config, device: str) -> dict[st
 
 
 def quick_version(config: Config) -> Config:
-    smaller = {"repeats": 10, "examples": 2_000, "more_sizes": (), "updates": 600, "quick": True}
-    return Config(**{**asdict(config), **smaller})
+    return replace(config, repeats=10, examples=2_000, more_sizes=(), updates=600)
 
 
 def main(config: Config) -> Outcome:
     config = quick_version(config) if config.quick else config
-    device = choose_device(config.device)
-    began = time.perf_counter()
-    found = {(kind, config.examples): r for kind, r in _both(config.examples, config, device).items()}
-    seconds = time.perf_counter() - began
-    for size in config.more_sizes:
-        found.update({(kind, size): r for kind, r in _both(size, config, device).items()})
+    runner = Runner(
+        name="ising",
+        title="Three nodes: learning consistency (section 5.1)",
+        about=f"Three MLP conditionals learn p*(z) ~ exp(a sum z + b sum z z'), a = {config.a}, b = {config.b}. "
+        f"{config.repeats} repeats; the joint is the limiting distribution of the learned chain, computed exactly.",
+        config=config,
+        device=choose_device(config.device),
+    )
+    found: dict[tuple[str, int], dict] = {}
+    seconds = 0.0
+    for size in (config.examples, *config.more_sizes):
+        found |= {(kind, size): r for kind, r in _both(size, config, runner.device).items()}
+        seconds = seconds or time.perf_counter() - runner.began
     metrics = [m for kind in PAPER for m in _metrics(kind, found[kind, config.examples])]
     about = f"{2 * config.repeats} trainings, with set-up"
     metrics.append(Metric("seconds_both", seconds, "lower", goal=180, about=about))
     for kind, size in [(kind, size) for size in config.more_sizes for kind in PAPER]:
         more = _metrics(kind, found[kind, size])
         metrics += [replace(m, name=f"{m.name}_{size}", goal=None, paper=None) for m in more]
-    outcome = Outcome("ising", metrics, time.perf_counter() - began, plain(config), device)
-    outcome.write(config.out)
-    _report(outcome, found, config).write(config.out)
-    return outcome
+    runner.metrics = metrics
+    runner.show(
+        "Learned and exact solutions",
+        "KL from the truth: the learned joint against the exact solution on the same data. Each dot is one repeat; on "
+        "the diagonal both are equally good.",
+        _figure(found),
+    )
+    return runner.write()
 
 
 def _both(examples: int, config: Config, device: str) -> dict[str, dict]:
@@ -190,15 +196,7 @@ def _metrics(kind: str, found: dict[str, list[float]]) -> list[Metric]:
     ]
 
 
-def _report(outcome: Outcome, found: dict, config: Config) -> Report:
-    report = Report(
-        "Three nodes: learning consistency (section 5.1)",
-        f"Three MLP conditionals learn p*(z) ~ exp(a sum z + b sum z z'), a = {config.a}, b = {config.b}. "
-        f"{config.repeats} repeats; the joint is the limiting distribution of the learned chain, computed exactly.",
-    )
-    report.section("Results")
-    report.outcome(outcome)
-    report.section("Learned and exact solutions", "Each dot is one repeat; on the diagonal both are equally good.")
+def _figure(found: dict) -> Figure:
     sizes = sorted({size for _, size in found})
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, kind in zip(figure.subplots(1, 2), PAPER, strict=True):
@@ -212,5 +210,4 @@ def _report(outcome: Outcome, found: dict, config: Config) -> Report:
         axes.set_xlabel("KL of the exact solution")
         axes.set_ylabel("KL of the learned joint")
         axes.legend(fontsize=8)
-    report.figure(figure, "KL from the truth: the learned joint against the exact solution on the same data.")
-    return report
+    return figure

@@ -1,1 +1,1 @@
-"""Scores of answers: FID, accuracy, F1, PSNR."""
+"""Scores of answers: FID; accuracy, F1 and PSNR."""

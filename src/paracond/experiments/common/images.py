@@ -23,6 +23,14 @@ def shown(model: pc.JointModel, state: State, rows: int | None = None) -> Tensor
     return (mean > 0.5).float() if isinstance(model.variables["x"], pc.Binary) else mean.clamp(0, 1)
 
 
+MOVED = "moved"  # the context group that is 1 in moved examples, so that generated images stay in their place
+
+
+def moved_context(pixels: int) -> dict[str, pc.Context]:
+    """The context that a model needs to learn from examples that move by up to `pixels`."""
+    return {MOVED: pc.Context(pc.Categorical(2), 0)} if pixels else {}
+
+
 def make_fid(device: str) -> FID:
     return FID(Extractor.load(tf32=True), device, batch=1000 if device == "cuda" else 100)
 

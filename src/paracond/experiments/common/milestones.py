@@ -16,6 +16,8 @@ from paracond.serialization import replace_file
 from paracond.training import checkpoints
 from paracond.training.trainer import Trainer
 
+MILESTONES = (15, 20, 25, 30, 45, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800)  # seconds of training
+
 
 @dataclass
 class Milestones:
@@ -31,7 +33,7 @@ class Milestones:
 
     measure: Callable[[pc.JointModel], dict[str, float]]
     path: Path
-    seconds: tuple[float, ...] = (15, 20, 25, 30, 45, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800)
+    seconds: tuple[float, ...] = MILESTONES
     resume: bool = False
     points: list[dict[str, float]] = field(default_factory=list)
     trained: float = 0.0
@@ -96,14 +98,14 @@ def train(learner: Trainer, updates: int, folder: Path, box: TimeBox, milestones
     """Train with checkpoints in `folder`, and measure the end; raises `Unfinished` at the end of the time box."""
     learned = False
 
-    def look(info) -> None:
+    def note(info) -> None:
         nonlocal learned
         learned = True
         if milestones is not None:
             milestones(learner)
 
     try:
-        done = checkpoints.fit(learner, updates, folder, resume=box.resume, minutes=box.minutes, on_step=look)
+        done = checkpoints.fit(learner, updates, folder, resume=box.resume, minutes=box.minutes, on_step=note)
     finally:
         learner.engine.synchronise()
         if milestones is not None and learned:  # a refused or finished run leaves the file alone

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from paracond.experiments.common.results import Outcome, goal_text
+from paracond.experiments.common.results import COLUMNS, Outcome
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -63,18 +63,10 @@ class Report:
     def outcome(self, outcome: Outcome) -> None:
         """The table of metrics, and a line with their origin."""
         rows = []
-        for m in outcome.metrics:
-            verdict = {None: "", True: '<span class="yes">yes</span>', False: '<span class="no">no</span>'}[m.reached]
-            cells = [
-                f"<code>{html.escape(m.name)}</code>",
-                f"{m.value:.4g}" + ("" if m.std is None else f" ± {m.std:.2g}"),
-                html.escape(goal_text(m)),
-                "" if m.paper is None else f"{m.paper:g}",
-                verdict,
-                html.escape(m.about),
-            ]
-            rows.append(cells)
-        self._table(("metric", "measured", "goal", "paper", "reached", "meaning"), rows)
+        for metric in outcome.metrics:
+            name, *values, reached, about = (html.escape(cell) for cell in (*metric.cells(), metric.about))
+            rows.append([f"<code>{name}</code>", *values, f'<span class="{reached}">{reached}</span>', about])
+        self._table((*COLUMNS, "meaning"), rows)
         record = outcome.record()
         origin = [record["command"], f"commit {record['commit']}", record["hardware"], f"torch {record['torch']}"]
         line = html.escape(" · ".join([*origin, f"{outcome.seconds:.0f} s"]))
@@ -92,11 +84,12 @@ class Report:
 
 
 def page(title: str, about: str, outcome: Outcome, figures: Iterable[tuple[str, str, Figure | bytes]]) -> Report:
-    """A report with the results first, then figures, each given as heading, caption and picture."""
+    """A report with the results first, then sections, each with heading, caption and picture (empty for text alone)."""
     report = Report(title, about)
     report.section("Results")
     report.outcome(outcome)
     for heading, caption, figure in figures:
-        report.section(heading)
-        report.figure(figure, caption)
+        report.section(heading, "" if figure else caption)
+        if figure:
+            report.figure(figure, caption)
     return report

@@ -19,6 +19,8 @@ from rich.table import Table
 
 from paracond.data import InputError
 
+COLUMNS = ("metric", "measured", "goal", "paper", "reached")
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -37,6 +39,13 @@ class Metric:
         if self.goal is None:
             return None
         return self.value <= self.goal if self.better == "lower" else self.value >= self.goal
+
+    def cells(self) -> list[str]:
+        """One row of a table with the columns COLUMNS."""
+        spread = "" if self.std is None else f" ± {self.std:.2g}"
+        goal = "" if self.goal is None else f"{'<=' if self.better == 'lower' else '>='} {self.goal:.4g}"
+        paper = "" if self.paper is None else f"{self.paper:g}"
+        return [self.name, f"{self.value:.4g}{spread}", goal, paper, {None: "", True: "yes", False: "no"}[self.reached]]
 
 
 @dataclass
@@ -73,26 +82,16 @@ class Outcome:
 
     def show(self) -> None:
         table = Table(title=f"{self.experiment}, {self.seconds:.0f} s")
-        for column in ("metric", "measured", "goal", "paper", "reached"):
+        for column in COLUMNS:
             table.add_column(column)
-        for m in self.metrics:
-            spread = "" if m.std is None else f" ± {m.std:.2g}"
-            verdict = {None: "", True: "yes", False: "[bold]no[/bold]"}[m.reached]
-            table.add_row(
-                m.name, f"{m.value:.4g}{spread}", goal_text(m), "" if m.paper is None else f"{m.paper:g}", verdict
-            )
+        for *cells, reached in (metric.cells() for metric in self.metrics):
+            table.add_row(*cells, "[bold]no[/bold]" if reached == "no" else reached)
         Console(width=None if sys.stdout.isatty() else 100).print(table)
 
 
 def _finite(record: dict) -> dict:
     """JSON has no infinity: a value that was never reached is null."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-
-
-def goal_text(metric: Metric) -> str:
-    if metric.goal is None:
-        return ""
-    return f"{'<=' if metric.better == 'lower' else '>='} {metric.goal:.4g}"
 
 
 def command() -> str:

@@ -35,7 +35,7 @@ class Runner:
     """One run of an experiment: its settings, and the metrics and figures measured so far.
 
     name, title, about: the name in the results, the title and first paragraph of the report.
-    config: the settings, a `ResumableConfig`.
+    config: the settings; `run` needs a `ResumableConfig`.
     paper, goals: values by metric, shown next to the measured ones.
     """
 
@@ -58,13 +58,13 @@ class Runner:
         goal, paper = self.goals.get(name), self.paper.get(name)
         self.metrics.append(Metric(name, value, better, paper=paper, goal=goal, about=about))
 
-    def show(self, heading: str, caption: str, figure: Figure) -> None:
-        """Add a figure to the report."""
-        self.figures.append((heading, caption, png(figure)))
+    def show(self, heading: str, caption: str, figure: Figure | None = None) -> None:
+        """Add a section to the report: a figure with its caption, or the caption alone."""
+        self.figures.append((heading, caption, b"" if figure is None else png(figure)))
 
     def count(self, full: int, quick: int = 4) -> int:
         """`full`, or `quick` in a quick run."""
-        return quick if self.config.quick else full
+        return self.config.count(full, quick)
 
     def engine(self) -> pc.Engine:
         wanted = self.config.compile and self.device == "cuda" and not self.config.quick

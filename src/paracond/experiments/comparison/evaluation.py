@@ -22,8 +22,8 @@ TESTED = 10_000  # test images to classify, at most
 
 def evaluate(setup: Setup, run: Run, model: pc.JointModel) -> tuple[dict, dict[str, Tensor]]:
     """All measures of a trained model, and some of its images."""
-    count = setup.count(setup.config.generated, 16)
-    c = measures.conditions_of(setup.pictures, count, run.seed).to(setup.device)
+    count = setup.config.count(setup.config.generated, 16)
+    c = measures.contexts_of(setup.pictures, count, run.seed).to(setup.device)
     data = examples(setup, count, run.seed)
     real = measures.coded(model, data, run.seed)
     state, limit, seconds = measures.timed(model, lambda: limiting(setup, run, model, c))
@@ -41,7 +41,7 @@ def evaluate(setup: Setup, run: Run, model: pc.JointModel) -> tuple[dict, dict[s
 
 
 def measure_prior(setup: Setup, run: Run, model: pc.JointModel, c: Tensor) -> tuple[dict, dict[str, Tensor]]:
-    """Random codes, and chains that start there. Ours has no prior and uses them as an init only."""
+    """Random codes, and chains that begin there. Ours has no prior and uses them as an init only."""
     prior = setup.prior(run)
     codes, images, seconds = measures.timed(model, lambda: measures.random_codes(model, c, run.seed, prior))
     found: dict[str, float] = {}
@@ -50,7 +50,7 @@ def measure_prior(setup: Setup, run: Run, model: pc.JointModel, c: Tensor) -> tu
     if run.method == "ours":
         return found, {}
     found |= setup.score("random", images) | {"seconds_10k_random": seconds * 10_000 / len(c)}
-    count = setup.count(TESTED, 50)
+    count = setup.config.count(TESTED, 50)
     found["half_accuracy_random"] = measures.half_accuracy(model, setup.pictures, codes, count)
     found["elbo"] = float(directed.elbo(model, setup.pictures.test, prior=prior, seed=run.seed).mean())
     return found, {"random": images}
@@ -58,17 +58,17 @@ def measure_prior(setup: Setup, run: Run, model: pc.JointModel, c: Tensor) -> tu
 
 def measure_conditionals(setup: Setup, run: Run, model: pc.JointModel, state: State) -> dict[str, float]:
     """Consistency of the conditionals from states of the limit on, and inference from the upper half of images."""
-    gap, pictures, sweeps = gap_of(setup, model, state), setup.pictures, setup.count(measures.SWEEPS, 3)
+    gap, pictures, sweeps = gap_of(setup, model, state), setup.pictures, setup.config.count(measures.SWEEPS, 3)
     return {
         "gap": gap.gap,
         "gap_error": gap.error,
-        "half_accuracy": measures.half_accuracy(model, pictures, state, setup.count(TESTED, 50)),
-        "half_error": measures.half_error(model, pictures, setup.count(400, 8), sweeps, run.seed),
+        "half_accuracy": measures.half_accuracy(model, pictures, state, setup.config.count(TESTED, 50)),
+        "half_error": measures.half_error(model, pictures, setup.config.count(400, 8), sweeps, run.seed),
     }
 
 
 def gap_of(setup: Setup, model: pc.JointModel, state: State) -> Consistency:
-    return measures.gap(model, state, steps=setup.count(50, 2), chains=setup.count(512, 8))
+    return measures.gap(model, state, steps=setup.config.count(50, 2), chains=setup.config.count(512, 8))
 
 
 def measure_other_chains(setup: Setup, run: Run, model: pc.JointModel, c: Tensor, real: State) -> dict[str, float]:
@@ -86,12 +86,12 @@ def measure_other_chains(setup: Setup, run: Run, model: pc.JointModel, c: Tensor
 
 
 def limiting(setup: Setup, run: Run, model: pc.JointModel, c: Tensor, times: int = 1, **options) -> State:
-    sweeps = times * setup.count(measures.SWEEPS, 3)
+    sweeps = times * setup.config.count(measures.SWEEPS, 3)
     return measures.limiting(model, c, run.seed, sweeps, **options)
 
 
 def chained(setup: Setup, run: Run, model: pc.JointModel, state: State, times: int = 1) -> Tensor:
-    """Images of the chain that starts at a state."""
+    """Images of the chain that begins at a state."""
     init = {name: state[name] for name in ("x", "z")}
     return measures.shown(model, limiting(setup, run, model, state["c"], times, init=init))
 

@@ -33,7 +33,7 @@ from paracond.experiments.comparison.table import Run, summary
 from paracond.serialization import replace_file
 from paracond.training import checkpoints
 
-MOMENTS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # seconds of training at which to measure the first seed
+MILESTONES = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # seconds of training at which to measure the first seed
 TRIAL = 5000  # images for FIDs while training
 LEARNED = {
     "vae": "as a VAE",
@@ -156,7 +156,7 @@ def trained(setup: Setup, run: Run, folder: Path, box: TimeBox) -> tuple[pc.Join
     config, design = setup.config, setup.design_of(run)
 
     def measure(model: pc.JointModel) -> dict[str, float]:
-        c = measures.conditions_of(setup.pictures, TRIAL, run.seed).to(setup.device)
+        c = measures.contexts_of(setup.pictures, TRIAL, run.seed).to(setup.device)
         states = {"limiting": measures.limiting(model, c, run.seed)}
         if run.method != "ours":
             states["random"] = measures.random_codes(model, c, run.seed, setup.prior(run))
@@ -168,8 +168,8 @@ def trained(setup: Setup, run: Run, folder: Path, box: TimeBox) -> tuple[pc.Join
     learner.engine.synchronise()
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "settings.json", (json.dumps(setup.settings(run), indent=1) + "\n").encode())
-    moments = MOMENTS if setup.extras(run) and not config.quick else ()
+    seconds = MILESTONES if setup.extras(run) and not config.quick else ()
     resumed = checkpoints.exists(folder / "checkpoint")
-    milestones = Milestones(measure, folder / "milestones.json", moments, resumed)  # the clock starts after the set-up
+    milestones = Milestones(measure, folder / "milestones.json", seconds, resumed)  # the clock starts after the set-up
     train(learner, steps_of(design, run.method), folder / "checkpoint", box, milestones)
     return learner.averaged, milestones

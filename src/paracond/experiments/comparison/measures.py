@@ -48,14 +48,15 @@ from paracond.diagnostics import Consistency, consistency, latent_usage
 from paracond.distributions import Gaussian
 from paracond.experiments.common.images import shown
 from paracond.experiments.comparison.model import Pictures
-from paracond.metrics.fid import Statistics, accuracy, frechet_distance
+from paracond.metrics.fid import Statistics, frechet_distance
+from paracond.metrics.scores import accuracy
 
 SWEEPS = 100
 LONGER = 4  # factor for longer chains
 HALVES = 8  # chains for every hidden half
 
 
-def conditions_of(pictures: Pictures, count: int, seed: int) -> Tensor:
+def contexts_of(pictures: Pictures, count: int, seed: int) -> Tensor:
     """c of `count` training images, each used equally often (or once more)."""
     rows = len(pictures.train)
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
@@ -102,7 +103,7 @@ def disagreement(family: pc.Family, clamped: Tensor, unclamped: Tensor) -> float
 
 def statistics(codes: Tensor) -> Statistics:
     flat = codes.flatten(1).double()
-    return Statistics.of_sums(flat.sum(0), flat.T @ flat, torch.tensor(len(flat)))
+    return Statistics.of([flat])
 
 
 @torch.no_grad()

@@ -112,7 +112,7 @@ class Pictures:
 
     train: pc.Data
     test: pc.Data
-    condition: pc.Family
+    context: pc.Family
     class_of: Callable[[torch.Tensor], torch.Tensor]
     """maps c to classes `[rows]`"""
     classes: int
@@ -140,12 +140,12 @@ def _attributed(data: pc.Data) -> pc.Data:
     return pc.Data({name: data.state[name][known] for name in ("x", "c")})
 
 
-def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
+def make_model(design: Design, context: pc.Family) -> pc.JointModel:
     groups: dict[str, pc.Family] = {
         "x": pc.Real(design.image, scale=design.scale, initial_scale=design.initial_scale, bounds=design.bounds),
         "z": design.latent,
     }
-    variables = {**groups, "c": condition}
+    variables = {**groups, "c": context}
     grey = design.image[0] == 1
     make = pc.networks.image_network if grey else pc.networks.scene_network
     options: dict = {"kind": design.kind, "width": design.width, "blocks": design.blocks}
@@ -153,7 +153,7 @@ def make_model(design: Design, condition: pc.Family) -> pc.JointModel:
     init = pc.initializers.pca(variables, "x", ["c"], design.init)
     nets = {name: make(variables, name, **options) for name in groups}
     conditionals = {n: pc.Conditional(f, nets[n], init if n == "x" else None) for n, f in groups.items()}
-    return pc.JointModel(conditionals, context={"c": pc.Context(condition, None)})
+    return pc.JointModel(conditionals, context={"c": pc.Context(context, None)})
 
 
 @torch.no_grad()
@@ -182,7 +182,7 @@ def whiten(model: pc.JointModel, data: pc.Data, spread: float = 1.0, rows: int =
 def make_learner(design: Design, pictures: Pictures, method: str, engine: pc.Engine, seed: int) -> Trainer:
     one_of("a method", method, (*METHODS, *MORE))
     torch.manual_seed(seed)
-    model = make_model(design, pictures.condition).to(engine.device)
+    model = make_model(design, pictures.context).to(engine.device)
     pc.initializers.fit(model, pictures.train, seed=0)
     whiten(model, pictures.train, design.spread)
     options: dict = {

@@ -7,7 +7,6 @@ refused before any training starts.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -28,7 +27,6 @@ from paracond.metrics.fid import FID
 from paracond.training import checkpoints
 
 OF_BITS = tuple(name for name in estimators_of(pc.Binary(1)) if name != "exact")  # "exact" is for few bits
-OPTIONS = {"scale": "sigma", "chain_length": "length"}  # names of options that differ from fields of a design
 
 
 @dataclass(frozen=True)
@@ -48,16 +46,10 @@ class Config(ResumableConfig):
     """number of seeds, for each method"""
     lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
     """chain lengths of ours for the trade-off, with the first seed (for none, write --lengths without a number)"""
-    length: float | None = None
-    """chain length of ours everywhere else, instead of the preset's"""
     updates: int | None = None
     """updates of each conditional, instead of the preset's number"""
     estimator: str | None = None
     """gradient estimator of the VAE for bits: gumbel (default, has the best ELBO), straight-through or disarm"""
-    sigma: float | Literal["learned"] | None = None
-    """standard deviation of pixels given the code, fixed for all methods or learned by each, instead of the preset's"""
-    completed_by: Literal["model", "average"] | None = None
-    """whose parameters complete examples in Symmetric and ours, instead of the preset's"""
     compile: bool = False
     """fuse the networks with torch.compile (on CUDA only): takes minutes"""
     generated: int = 10_000
@@ -82,10 +74,6 @@ class Setup:
         if self.config.quick:
             return None
         return make_fid(self.device).real(self.pictures.train.state["x"], cache=self.config.out / "cache")
-
-    def count(self, full: int, quick: int) -> int:
-        """`full`, or `quick` in a quick run."""
-        return quick if self.config.quick else full
 
     def score(self, name: str, images: Tensor) -> dict[str, float]:
         """The FID under this name; nothing in a quick run."""
@@ -138,7 +126,7 @@ class Setup:
         saved = json.loads((folder / ("found.json" if done else "settings.json")).read_text())
         before, now = saved["settings"] if done else saved, self.settings(run)
         differ = [name for name in now if before.get(name) != now[name]]
-        other = [f"{OPTIONS.get(name, name)} {before.get(name)} instead of {now[name]}" for name in differ]
+        other = [f"{name} {before.get(name)} instead of {now[name]}" for name in differ]
         if other:
             raise InputError(f"{folder} was trained with {', '.join(other)}: choose another --out")
 
@@ -150,10 +138,6 @@ def check(config: Config) -> None:
         one_of("each of --methods", method, tuple(OWN))
     lengths = {"each of --lengths": (min(config.lengths, default=1), 1)}
     check_sizes(config, {"--seeds": (config.seeds, 1), **lengths})
-    if config.length is not None and not 1 <= config.length < math.inf:
-        raise InputError(f"--length must be at least 1 and finite, found {config.length}")
-    if isinstance(config.sigma, (int, float)) and not 0 < config.sigma < math.inf:
-        raise InputError(f"--sigma must be positive and finite, or learned, found {config.sigma}")
     if config.estimator is not None:
         one_of("--estimator", config.estimator, OF_BITS)
         if not any(isinstance(DESIGNS[name].latent, pc.Binary) for name in sets_of(config)):
@@ -171,15 +155,8 @@ def sets_of(config: Config) -> list[str]:
 
 def chosen(config: Config, name: str) -> Design:
     design = small(DESIGNS[name]) if config.quick else DESIGNS[name]
-    changes = {
-        "updates": config.updates,
-        "chain_length": config.length,
-        "estimator": config.estimator if isinstance(design.latent, pc.Binary) else None,
-        "scale": config.sigma,
-        "completed_by": config.completed_by,
-    }
-    changes = {of: value for of, value in changes.items() if value is not None}
-    return replace(design, **changes)  # type: ignore[arg-type]
+    estimator = config.estimator if isinstance(design.latent, pc.Binary) else None
+    return replace(design, updates=config.updates or design.updates, estimator=estimator or design.estimator)
 
 
 def load_setup(config: Config, name: str) -> Setup:

@@ -26,9 +26,10 @@ from torch import Tensor
 
 import paracond as pc
 from paracond import exact
-from paracond.experiments.common.config import ExperimentConfig, plain
+from paracond.experiments.common.config import ExperimentConfig
 from paracond.experiments.common.parallel import run_side_by_side
-from paracond.experiments.common.results import Metric, Outcome, choose_device
+from paracond.experiments.common.results import Metric, Outcome
+from paracond.experiments.common.runner import Runner
 from paracond.experiments.detailed_balance import report as pictures
 from paracond.experiments.detailed_balance.report import Diffusion, Findings, Surface
 from paracond.experiments.digits import experiment as demo
@@ -43,7 +44,8 @@ class Config(ExperimentConfig):
     """Chain length and detailed balance: asymmetry and the objective along n (section 5.2, appendix B)."""
 
     out: Path = Path("runs/chain-length")
-    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    device: Literal["cpu"] = "cpu"
+    """kernels are too small to gain from another device"""
     source: Literal["mnist", "digits"] = "mnist"
     """model of the target latents: a saved one of MNIST, or one of small digits that is trained first"""
     model: Path = Path("models/mnist")
@@ -57,7 +59,7 @@ class Config(ExperimentConfig):
     batch_size: int = 256
     spread: float = 0.1
     """standard deviation of initial weights (twice that for the MLP)"""
-    looks: int = 16
+    milestones: int = 16
     """number of times to measure F, at equal steps of the square root of the training time"""
     horizon: int = 64
     """largest n for F"""
@@ -66,7 +68,9 @@ class Config(ExperimentConfig):
 
 def shortened(config: Config) -> Config:
     """A tiny version for smoke tests."""
-    return replace(config, source="digits", lengths=(1, 8), repeats=2, updates=200, looks=4, horizon=32, chains=200)
+    return replace(
+        config, source="digits", lengths=(1, 8), repeats=2, updates=200, milestones=4, horizon=32, chains=200
+    )
 
 
 # --- the target -------------------------------------------------------------------------------------------------
@@ -160,8 +164,8 @@ def surface(z: Tensor, kind: str, n: int, config: Config) -> Surface:
     kernel = make_kernel(kind, z.shape[1], config.spread, config.seed)
     learner = make_learner(kernel, z, n, config, config.seed)
     steps, values, slopes, whole = [], [], [], []
-    for look in range(config.looks):
-        goal = round(config.updates * (look / (config.looks - 1)) ** 2)
+    for milestone in range(config.milestones):
+        goal = round(config.updates * (milestone / (config.milestones - 1)) ** 2)
         for _ in learner.run(goal - learner.step_count, progress=False):
             pass
         found = measured(kernel, kernel, z, config, seed=goal)
@@ -254,9 +258,15 @@ def rate_error(norms: Tensor, rate: float, above: float = 1e-11) -> float:
 
 
 def main(config: Config) -> Outcome:
-    choose_device(config.device)
     config = shortened(config) if config.quick else config
-    began = time.perf_counter()
+    runner = Runner(
+        name="chain-length",
+        title="Chain length and detailed balance",
+        about="Kernels learn a distribution as their limit (section 5.2 and appendix B). Longer chains in training "
+        "bring them nearer to detailed balance.",
+        config=config,
+        device=config.device,
+    )
     found_target = target(config)
     z = found_target.z
     runs = [(n, config.seed + r) for n in config.lengths for r in range(config.repeats)]
@@ -273,12 +283,10 @@ def main(config: Config) -> Outcome:
         exact_gaps(),
         [omitted_gradients(seed) for seed in range(12)],
     )
-    seconds = time.perf_counter() - began
-    rows = [*metrics(found), Metric("seconds", seconds, "lower", goal=600, about="the whole run")]
-    outcome = Outcome("chain-length", rows, seconds, plain(config), "cpu")
-    outcome.write(config.out)
-    pictures.page(outcome, found, config.horizon).write(config.out)
-    return outcome
+    seconds = time.perf_counter() - runner.began
+    runner.metrics = [*metrics(found), Metric("seconds", seconds, "lower", goal=600, about="the whole run")]
+    pictures.show(runner, found, config.horizon)
+    return runner.write()
 
 
 def metrics(found: Findings) -> list[Metric]:
@@ -312,7 +320,7 @@ def _slopes(surfaces: dict[tuple[str, int], Surface]) -> list[Metric]:
 
     symmetrised = [surfaces["symmetrised", n] for n in (1, 10)]
     sigmas, from_the_first = (
-        [abs(slope / error) for looks in found for slope, error in looks]
+        [abs(slope / error) for slopes in found for slope, error in slopes]
         for found in ([s.slopes for s in symmetrised], [s.whole for s in symmetrised])
     )
     about = "final slope of F along n, over the initial one"
@@ -328,7 +336,7 @@ def _slopes(surfaces: dict[tuple[str, int], Surface]) -> list[Metric]:
     ]
 
 
-def quantile(looks: int, level: float = 0.99) -> float:
+def quantile(count: int, level: float = 0.99) -> float:
     """The quantile of the largest of this many independent standard normal sizes."""
-    each = 1 - (1 - level ** (1 / looks)) / 2
+    each = 1 - (1 - level ** (1 / count)) / 2
     return float(torch.special.ndtri(torch.tensor(each, dtype=torch.float64)))

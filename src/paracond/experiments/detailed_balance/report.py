@@ -10,13 +10,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from paracond.experiments.common.pictures import grid
-from paracond.experiments.common.report import Report
-from paracond.experiments.common.results import Outcome
+from paracond.experiments.common.runner import Runner
 
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """F over n = 1, ..., N, `[looks, N]`, at the updates `steps`, of a kernel trained with chains of length n; its
+    """F over n = 1, ..., N, `[milestones, N]`, at the updates `steps`, of a kernel trained with chains of length n; its
     slopes along the second half of the lengths and along all of them, with standard errors."""
 
     kind: str
@@ -132,24 +131,17 @@ def omitted(found: list[tuple[Tensor, float]]) -> Figure:
     return figure
 
 
-def page(outcome: Outcome, found: Findings, horizon: int) -> Report:
-    report = Report(
-        "Chain length and detailed balance",
-        "Kernels learn a distribution as their limit (section 5.2 and appendix B). Longer chains in training bring "
-        "them nearer to detailed balance.",
-    )
-    report.section("Results")
-    report.outcome(outcome)
-    report.section("The target")
-    names = ["z from the target", "z uniform"]
-    report.figure(grid(list(found.codes), names=names), "Images given a code: x and c redrawn in turn, z clamped.")
-    report.section("Asymmetry")
-    report.figure(asymmetry(found.asymmetry), "Log-linear kernels: |W - W^T| after learning, mean and spread of seeds.")
-    report.section("The objective along n")
-    report.figure(surfaces(found.surfaces, horizon), "F less its value at n = 1, over n and training time.")
-    report.figure(slopes(found.surfaces), "Its slope over the second half of the lengths: zero at detailed balance.")
-    report.section("A fixed q: denoising diffusion")
-    report.figure(diffusion(found.exact_gaps, found.diffusion), "The gap grows linearly, at the rate of eq:chain_kl.")
-    report.section("The omitted gradient")
-    report.figure(omitted(found.omitted), "Random kernels: points, the gradient; lines, the second eigenvalue's decay.")
-    return report
+def show(runner: Runner, found: Findings, horizon: int) -> None:
+    """The sections of the report."""
+    codes = grid(list(found.codes), names=["z from the target", "z uniform"])
+    runner.show("The target", "Images given a code: x and c redrawn in turn, z clamped.", codes)
+    caption = "Log-linear kernels: |W - W^T| after learning, mean and spread of seeds."
+    runner.show("Asymmetry", caption, asymmetry(found.asymmetry))
+    caption = "F less its value at n = 1, over n and training time."
+    runner.show("The objective along n", caption, surfaces(found.surfaces, horizon))
+    caption = "The slope over the second half of the lengths: zero at detailed balance."
+    runner.show("Its slope", caption, slopes(found.surfaces))
+    caption = "The gap grows linearly, at the rate of eq:chain_kl."
+    runner.show("A fixed q: denoising diffusion", caption, diffusion(found.exact_gaps, found.diffusion))
+    caption = "Random kernels: points, the gradient; lines, the second eigenvalue's decay."
+    runner.show("The omitted gradient", caption, omitted(found.omitted))

@@ -33,10 +33,11 @@ from torch import Tensor, nn
 
 import paracond as pc
 from paracond.diagnostics import latent_usage
-from paracond.experiments.common.config import ExperimentConfig, plain
+from paracond.experiments.common.config import ExperimentConfig
 from paracond.experiments.common.parallel import run_side_by_side
 from paracond.experiments.common.results import Metric, Outcome, choose_device
-from paracond.experiments.digits.report import TOP, Answers, picture, report
+from paracond.experiments.common.runner import Runner
+from paracond.experiments.digits.report import TOP, Answers, picture, show
 from paracond.training.running_batch import LiteralForm
 
 HALVES = torch.stack([TOP, ~TOP, torch.arange(64) % 8 < 4, torch.arange(64) % 8 >= 4])
@@ -252,17 +253,23 @@ def job(config: Config, hide_labels: float, device: str) -> tuple[Answers, float
 def main(config: Config) -> Outcome:
     if config.quick:
         config = replace(config, updates=300, updates_class=100, sweeps=64, generated=20)
-    device = choose_device(config.device)
-    began = time.perf_counter()
+    runner = Runner(
+        name="demo",
+        title="One model of digits, asked in every direction",
+        about="A joint model p(image, class, latent) of scikit-learn's 8 x 8 digits: three conditionals, learned "
+        "together. Every answer clamps the known groups and runs the Markov chain, or uses a single conditional that "
+        "reads only known groups (the class of a whole image).",
+        config=config,
+        device=choose_device(config.device),
+    )
     title = "training and asking two models side by side, with all labels and with a tenth of them (a minute or two)"
-    jobs = [partial(job, config, hide, device) for hide in (0.0, 0.9)]
-    (full, plain_control), (tenth, control) = run_side_by_side(jobs, device, title)
-    seconds = time.perf_counter() - began
-    metrics = _metrics(full, tenth, control, plain_control)
-    metrics.append(Metric("seconds", seconds, "lower", goal=120, about="the whole run, after installation"))
-    outcome = Outcome("demo", metrics, seconds, plain(config), device)
-    outcome.write(config.out)
-    report(outcome, full, tenth).write(config.out)
+    jobs = [partial(job, config, hide, runner.device) for hide in (0.0, 0.9)]
+    (full, plain_control), (tenth, control) = run_side_by_side(jobs, runner.device, title)
+    seconds = time.perf_counter() - runner.began
+    runner.metrics = _metrics(full, tenth, control, plain_control)
+    runner.metrics.append(Metric("seconds", seconds, "lower", goal=120, about="the whole run, after installation"))
+    show(runner, full, tenth)
+    outcome = runner.write()
     picture(full).savefig(config.out / "picture.png", dpi=110, bbox_inches="tight")
     return outcome
 

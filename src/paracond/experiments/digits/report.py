@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import paracond as pc
-from paracond.experiments.common.report import Report
-from paracond.experiments.common.results import Outcome
+from paracond.experiments.common.runner import Runner
 
 TOP = torch.arange(64) < 32
 
@@ -32,34 +31,31 @@ class Answers:
     notes: list[str]
 
 
-def report(outcome: Outcome, full: Answers, tenth: Answers) -> Report:
-    page = Report(
-        "One model of digits, asked in every direction",
-        "A joint model p(image, class, latent) of scikit-learn's 8 x 8 digits: three conditionals, learned together. "
-        "Every answer clamps the known groups and runs the Markov chain, or uses a single conditional that reads only "
-        "known groups (the class of a whole image).",
-    )
-    page.section("Results")
-    page.outcome(outcome)
-    page.section("Generated per class, and completed from half")
-    page.figure(
-        picture(full),
+def show(runner: Runner, full: Answers, tenth: Answers) -> None:
+    """The sections of the report."""
+    runner.show(
+        "Generated per class, and completed from half",
         "Above: real digits beside generated ones, a row per class (the class is clamped, image and latents are "
         "redrawn 100 times in turn). Below: the top half is clamped, all else is redrawn; rows are the visible half, "
         "the mean completion and the true image, under the most probable class, red if wrong.",
+        picture(full),
     )
     listed = ", ".join(f"{k}: {ratio:.2f}" for k, ratio in enumerate(full.diversity))
-    page.section("Do generated digits vary like real ones?", f"Pixel deviation, generated / real, by class: {listed}.")
-    page.section(
-        "With 90% of the labels missing", f"A tenth of the labels; accuracy {tenth.accuracy:.3f} on whole images."
+    runner.show("Do generated digits vary like real ones?", f"Pixel deviation, generated / real, by class: {listed}.")
+    runner.show(
+        "With 90% of the labels missing",
+        "The same pictures from the model trained with a tenth of the labels; "
+        f"accuracy {tenth.accuracy:.3f} on whole images.",
+        picture(tenth),
     )
-    page.figure(picture(tenth), "The same pictures from the model trained with a tenth of the labels.")
-    page.section("Are the latents used?", "A collapsed model has no active latent and draws one picture per class.")
-    page.figure(_usage(full), f"Information of each latent about the image, before and after a redraw. {full.usage!r}")
-    page.section("Did the chains mix?")
-    for note in [*full.notes, *(f"With a tenth of the labels: {note}" for note in tenth.notes)]:
-        page.text(note)
-    return page
+    runner.show(
+        "Are the latents used?",
+        "Information of each latent about the image, before and after a redraw. A collapsed model has no active "
+        f"latent and draws one picture per class. {full.usage!r}",
+        _usage(full),
+    )
+    runner.show("Did the chains mix?", "; ".join(full.notes))
+    runner.show("Did they mix with a tenth of the labels?", "; ".join(tenth.notes))
 
 
 def picture(answers: Answers) -> Figure:

@@ -16,7 +16,8 @@ from paracond.experiments.faces import report as pictures
 from paracond.experiments.faces.cartoon import Cartoon
 from paracond.experiments.faces.runner import FacesRunner
 from paracond.guidance import WEIGHT
-from paracond.metrics.fid import FID, accuracy, psnr
+from paracond.metrics.fid import FID
+from paracond.metrics.scores import accuracy, psnr
 
 TRIAL = 5000  # images for FIDs while training
 SWITCHED = ("Eyeglasses", "Male", "Smiling")
@@ -54,7 +55,7 @@ def generation(runner: FacesRunner, model: pc.JointModel) -> None:
 
 
 def reconstructions(runner: FacesRunner, model: pc.JointModel, fid: FID) -> None:
-    """FIDs of decoded codes of real faces, which bound the rest, and of chains that start there and drift."""
+    """FIDs of decoded codes of real faces, which bound the rest, and of chains that begin there and drift."""
     real = runner.train.state["x"][:TRIAL].to(runner.device)
     coded = pc.sample(model, {"x": real}, sweeps=3, chunk=1000)
     runner.add("fid_reconstruction", fid.score(tasks.shown(model, coded)).value, "lower", f"{TRIAL} images")
@@ -142,7 +143,7 @@ def demixing(runner: FacesRunner, model: pc.JointModel) -> None:
     value = measures.demixing_psnr(unknown, *pair, m, ordered=False)
     runner.add("demixing_psnr_unknown", value, "higher", "dB, unknown segmentations")
     value = measures.demixing_psnr(ask(segmentations, mask=m), *pair, m)
-    runner.add("demixing_psnr_gain_told", value - filled, "higher", "dB ahead, if ours knows the mask too")
+    runner.add("demixing_psnr_gain_known_mask", value - filled, "higher", "dB ahead, if ours knows the mask too")
     some = slice(0, 10)
     pairs = (("known s", known), ("unknown s", unknown))
     rows = [(name, tasks.Demixed(each.first[some], each.second[some], each.mask[some])) for name, each in pairs]

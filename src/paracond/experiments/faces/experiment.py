@@ -23,7 +23,7 @@ from paracond.experiments.faces.model import BEST, PAPER, Design, finished, make
 from paracond.experiments.faces.runner import PAPER_RESULTS, Config, FacesRunner, open_runner
 
 PRESETS = {"best": BEST, "paper": PAPER}
-LOOKS = (60, 120, 180, 240, 300, 420, 600, 900, 1800, 3600)  # seconds of training at which to measure
+MILESTONES = (60, 120, 180, 240, 300, 420, 600, 900, 1800, 3600)  # seconds of training at which to measure
 
 
 def main(config: Config) -> Outcome:
@@ -70,14 +70,14 @@ def trained(runner: FacesRunner, design: Design) -> pc.JointModel:
     become worse."""
     on_held_out = replace(runner, test=runner.held_out)  # test faces are for the end
 
-    def look(model: pc.JointModel) -> dict[str, float]:
+    def measure(model: pc.JointModel) -> dict[str, float]:
         model = finished(design, model, runner.train, runner.config.seed)
         numbers = progress(on_held_out, model)
         if draws_well(numbers, milestones.points):
             keep(model, runner)
         return numbers
 
-    milestones = Milestones(look, runner.config.out / "milestones.json", LOOKS, runner.resume)
+    milestones = Milestones(measure, runner.config.out / "milestones.json", MILESTONES, runner.resume)
     learner = make_learner(design, runner.train, runner.engine(), runner.config.seed)
     train(learner, design.updates, runner.config.out / "checkpoint", runner, milestones)
     kept = last_kept(milestones.points)

@@ -1,7 +1,7 @@
-"""Init rows: rows of the running batch that start at the initializer of questions and learn the way to the data.
+"""Init rows: rows of the running batch that begin at the initializer of questions and learn the way to the data.
 
-The chain of a question starts at p_0(x_i | known parts) (see `initializers`). The chains of training start at data and
-never visit that state. So some rows of the running batch start at examples in which a group x_i is replaced by
+The chain of a question begins at p_0(x_i | known parts) (see `initializers`). The chains of training begin at data and
+never visit that state. So some rows of the running batch begin at examples in which a group x_i is replaced by
 
     x_i' ~ p_0(x_i' | x_K, x_-i),       where K is the part of x_i that a question may clamp.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,14 +27,15 @@ from paracond.data import InputError, State, take, wide
 from paracond.experiments.faces.held_squares import Hold
 from paracond.initializers import draw_group
 from paracond.model import JointModel
+from paracond.training.parts import copy_into
 
 
 @dataclass(frozen=True)
 class InitRows:
-    """A `share` of the batch starts with group `name` from its initializer, given the part that `hold` keeps.
+    """A `share` of the batch begins with group `name` from its initializer, given the part that `hold` keeps.
 
     times: rows stay this many times the chain length n.
-    after: in the first `after` updates these rows start at data, until latents carry information about the example.
+    after: in the first `after` updates these rows begin at data, until latents carry information about the example.
     """
 
     share: float
@@ -65,7 +66,7 @@ def count_rows(wanted: Sequence[InitRows], model: JointModel, size: int) -> list
 class InitRowBuffers:
     """The last rows of the running batch: tensors that stay where they are.
 
-    `truth` are their examples, `known` masks their known parts, `away` is true for rows that started at an initializer
+    `truth` are their examples, `known` masks their known parts, `away` is true for rows that began at an initializer
     and so learn their examples.
     """
 
@@ -149,10 +150,13 @@ class InitRowBuffers:
         part = redrawn[self.first :]
         part.copy_(wide(~self.away, part).expand_as(part) if new else torch.zeros_like(part))
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """All tensors by part, for checkpoints."""
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
         own = {"turn": self.turn, "away": self.away, "open": self.open}
-        return {"init rows": own, "truth": self.truth, "known": self.known}
+        return {"own": own, "truth": self.truth, "known": self.known}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        for part, tensors in self.state_dict().items():
+            copy_into(tensors, state[part])
 
     def _kinds(self) -> list[tuple[InitRows, slice]]:
         """The kinds that have rows, each with its rows."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from paracond.datasets.faces import LABELS
 from paracond.experiments.faces.tasks import Demixed
-from paracond.metrics.fid import f1, psnr
+from paracond.metrics.scores import f1, psnr
 
 
 def psnr_inside(found: Tensor, truth: Tensor, where: Tensor) -> float:
@@ -15,10 +15,10 @@ def psnr_inside(found: Tensor, truth: Tensor, where: Tensor) -> float:
     return psnr(found.cpu(), truth.cpu(), where.cpu().unsqueeze(1))
 
 
-def mean_f1(decided: Tensor, truth: Tensor, where: Tensor | None = None) -> tuple[float, list[str]]:
-    """Mean F1 over the classes of 18 masks, inside `where` `[n, 64, 64]` if given, and the names of classes that are
-    left out because both sides are empty."""
-    scores = f1(*(_within(each, where) for each in (decided, truth)))
+def mean_f1(decided: Tensor, truth: Tensor) -> tuple[float, list[str]]:
+    """Mean F1 over the classes of 18 masks, and the names of classes that are left out because both sides are
+    empty."""
+    scores = f1(decided.cpu(), truth.cpu())
     absent = [name for name, score in zip(LABELS, scores.tolist(), strict=True) if score != score]
     return float(scores.nanmean()), absent
 
@@ -32,9 +32,8 @@ def f1_ratio(hidden: Tensor, whole: Tensor, truth: Tensor, where: Tensor) -> flo
     return float(first / second)
 
 
-def _within(masks: Tensor, where: Tensor | None) -> Tensor:
-    masks = masks.cpu().bool()
-    return masks if where is None else masks & where.cpu().unsqueeze(1)
+def _within(masks: Tensor, where: Tensor) -> Tensor:
+    return masks.cpu().bool() & where.cpu().unsqueeze(1)
 
 
 def demixing_psnr(found: Demixed, first: Tensor, second: Tensor, m: Tensor, ordered: bool = True) -> float:

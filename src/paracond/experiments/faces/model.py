@@ -11,8 +11,8 @@ preset `best`
 - groups other than x read x and little else, so that attributes need one pass and completion few steps;
 - half of all examples are mirrored, half move by a pixel or two; a context group tells which examples moved;
 - c, and x given c, have initializers (`initializers.pca`);
-- more than half of the rows that start at data are slow (`slow_rows`), which keeps long chains near the data;
-- some rows start with a part of their image from the initializer (`init_rows`);
+- more than half of the rows that begin at data are slow (`slow_rows`), which keeps long chains near the data;
+- some rows begin with a part of their image from the initializer (`init_rows`);
 - networks are residual and work on patches (`networks.pyramid`).
 
 research/faces.md has the trials behind these choices.
@@ -28,7 +28,7 @@ import torch
 import paracond as pc
 from paracond.data import InputError
 from paracond.datasets.faces import LABELS, SIZE
-from paracond.experiments.common.images import Moved
+from paracond.experiments.common.images import MOVED, Moved, moved_context
 from paracond.experiments.common.learning import adam, balanced, settle
 from paracond.experiments.faces.held_squares import AroundASquare
 from paracond.experiments.faces.init_rows import InitRows
@@ -37,10 +37,9 @@ from paracond.experiments.faces.slow_rows import SlowRows
 
 ATTRIBUTES = 40
 SQUARE = AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # hidden squares in init rows
-#: Shares of the batch that start with a hidden square from the initializer, and from which update on. After x, y and z
+#: Shares of the batch that begin with a hidden square from the initializer, and from which update on. After x, y and z
 #: have settled, more of these rows cannot make codes noisy.
 INIT_ROWS = ((0.1, 12_000), (0.2, 27_000))
-MOVED = "moved"  # the context group that is 1 in moved examples
 #: The groups that each group reads in the best preset.
 SPARSE = {"x": ("s", "c", "y", "z"), "s": ("x", "c"), "c": ("x",), "y": ("x", "s", "c"), "z": ("x", "c")}
 
@@ -64,7 +63,7 @@ class Design:
     sparse: bool = True
     """groups read only those in SPARSE"""
     init: int = 128
-    """directions of the initializers of x and c (0: chains start at random values)"""
+    """directions of the initializers of x and c (0: chains begin at random values)"""
     redundancy: float = 32.0
     """how many known pixels count as one (see `initializers.pca`)"""
     finer: tuple[int, int, float] | None = (600, 32, 4.0)
@@ -75,9 +74,9 @@ class Design:
     chain_length: tuple[float, float] = (2.5, 5.0)
     """at the first update, and when groups settle"""
     slow_rows: tuple[float, float] | None = (0.64, 150.0)
-    """share of slow rows among those that start at data, and how many times longer they stay (see `slow_rows`)"""
+    """share of slow rows among those that begin at data, and how many times longer they stay (see `slow_rows`)"""
     init_rows: tuple[tuple[float, int], ...] = INIT_ROWS
-    """shares of the batch that start at the initializer, and from which update on (see `init_rows`)"""
+    """shares of the batch that begin at the initializer, and from which update on (see `init_rows`)"""
     completion_steps: int = 2
     warm: tuple[str, ...] = ()
     """groups whose completion continues from the values drawn at the last use of the example"""
@@ -148,12 +147,8 @@ def variables_of(design: Design) -> dict[str, pc.Family]:
     }
 
 
-def context_of(design: Design) -> dict[str, pc.Context]:
-    return {MOVED: pc.Context(pc.Categorical(2), 0)} if design.shifts else {}
-
-
 def make_model(design: Design) -> pc.JointModel:
-    groups, context = variables_of(design), context_of(design)
+    groups, context = variables_of(design), moved_context(design.shifts)
     variables = {**groups, **{name: group.family for name, group in context.items()}}
     conditionals = {}
     for name, family in groups.items():
@@ -231,7 +226,7 @@ def settled_after(design: Design) -> int:
 
 
 def form_of(design: Design) -> FacesForm:
-    """The running batch: slow rows, and rows that start with a square of their image from the initializer."""
+    """The running batch: slow rows, and rows that begin with a square of their image from the initializer."""
     slow = None if design.slow_rows is None else SlowRows(*design.slow_rows)
     hidden = tuple(InitRows(share, "x", SQUARE, after=after) for share, after in design.init_rows)
     return FacesForm(slow=slow, init_rows=hidden)

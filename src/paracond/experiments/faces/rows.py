@@ -1,11 +1,13 @@
-"""The running batch of the faces experiment: slow rows, and rows that start at an initializer.
+"""The running batch of the faces experiment: slow rows, and rows that begin at an initializer.
 
-Rows are ordered: slow rows first, then rows that start at data, then init rows.
+Rows are ordered: slow rows first, then rows that begin at data, then init rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -68,5 +70,9 @@ class FacesBatch(RunningBatch):
         redrawn[: self.rows].fill_(new)
         self.init_rows.mark(redrawn, new)
 
-    def _tensors(self) -> dict[str, dict[str, Tensor]]:
-        return super()._tensors() | self.init_rows.tensors()
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"init_rows": self.init_rows.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.init_rows.load_state_dict(state["init_rows"])

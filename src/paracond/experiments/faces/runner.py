@@ -130,5 +130,5 @@ def floors(runner: FacesRunner, fid: FID) -> None:
     cache = runner.config.out / "cache"
     halves = fid.real(real[first], cache=cache).score(real[second])
     runner.add("fid_floor", halves.value, "lower", f"{len(second)} real faces against {len(first)} others")
-    floor = fid.real(training, cache=cache).floor(runner.test.state["x"])
+    floor = fid.real(training, cache=cache).score(runner.test.state["x"])
     runner.add("fid_floor_test", floor.value, "lower", f"{floor.generated_count} test faces against all training faces")

@@ -1,6 +1,6 @@
 """Slow rows: rows of the running batch that stay long.
 
-Step II learns each conditional from states of chains that started at data n steps ago, on average. A larger n means
+Step II learns each conditional from states of chains that began at data n steps ago, on average. A larger n means
 fewer fresh data. But answers come from chains of hundreds of steps, and training never sees errors that appear only
 then: pictures of a model trained with n = 4 grow garish within a hundred sweeps.
 

@@ -27,7 +27,6 @@ from paracond.composition import Pinned, Rule, Summing
 from paracond.data import State
 from paracond.datasets.faces import LABELS
 from paracond.experiments.common import images
-from paracond.experiments.common.pictures import label_map as label_map
 from paracond.guidance import SWEEPS, WEIGHT
 
 MAX_ROWS = {"cuda": 4096, "cpu": 128}  # rows of chains; a row of masks alone has 0.3 MB
@@ -116,7 +115,7 @@ def segment(
 ) -> Reading:
     """Segmentation, hidden pixels and attributes from one chain. `seen` is Bool `[64, 64]` or `[n, 64, 64]`.
 
-    Uses many chains with few sweeps and no warm-up: with hidden pixels chains move slowly, and start near the answer.
+    Uses many chains with few sweeps and no warm-up: with hidden pixels chains move slowly, and begin near the answer.
     """
     known = {} if seen is None else {"x": seen.expand(len(images), *images.shape[-2:]).unsqueeze(1).expand_as(images)}
     found = _ask(model, {"x": images}, ["s", "x", "c"], known, sweeps=sweeps, warmup=0, chains=chains, seed=seed)
@@ -189,7 +188,6 @@ def demix(
     mixed: Tensor,
     segmentations: tuple[Tensor, Tensor] | None = None,
     *,
-    attributes: tuple[Tensor, Tensor] | None = None,
     mask: Tensor | None = None,
     init_mask: Tensor | None = None,
     sweeps: int = 100,
@@ -199,16 +197,15 @@ def demix(
     """Both images from their mixture.
 
     segmentations: of both, as the model stores them (the paper's figure).
-    attributes: of both.
     mask: m `[n, 1, 64, 64]`, if known (not in the paper).
-    init_mask: probabilities `[n, 1, 64, 64]` of m. Chains start with masks drawn from them, clamped for `HOLD` sweeps.
+    init_mask: probabilities `[n, 1, 64, 64]` of m. Chains begin with masks drawn from them, clamped for `HOLD` sweeps.
 
     With the mixture alone, each chain has its own order of the two images: chains are swapped to agree with the first
     chain of their image.
     """
     given = {"x": mixed} if mask is None else {"x": mixed, "m": mask.float()}
-    for name, pair in (("s", segmentations), ("c", attributes)):
-        given |= {} if pair is None else {f"{each}.{name}": value for each, value in zip(PAIR, pair, strict=True)}
+    if segmentations is not None:
+        given |= {f"{each}.s": value for each, value in zip(PAIR, segmentations, strict=True)}
     tiled, joint = {name: value.repeat_interleave(chains, 0) for name, value in given.items()}, demixing(model)
     init: State = {}
     if mask is not None:
@@ -230,7 +227,7 @@ def _drawn(chance: Tensor, seed: int) -> Tensor:
 
 
 def _held(model: pc.JointModel, joint: pc.JointModel, given: dict[str, Tensor], seed: int) -> State:
-    """States of all groups that are not given, after `HOLD` sweeps with the mask clamped. Each image starts at the init
+    """States of all groups that are not given, after `HOLD` sweeps with the mask clamped. Each image begins at the init
     of the model alone, given the pixels that the mask shows."""
     chunk = MAX_ROWS[joint.device.type]
     init: State = {}
@@ -308,7 +305,7 @@ def _under(
     chains: int = 8,
     seed: int = 0,
 ) -> Tensor:
-    """The mean marginal of x under a deterministic `rule`, by many short chains, since chains drift. They start at the
+    """The mean marginal of x under a deterministic `rule`, by many short chains, since chains drift. They begin at the
     images `first`, or at the model's initializer."""
     families = {name: pc.Real(tuple(value.shape[1:])) for name, value in given.items()}
     joint = pc.compose({"face": model}, given=families, rules={"face.x": rule})

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +37,8 @@ from paracond.experiments.images.model import (
     usage,
     variables_of,
 )
-from paracond.metrics.fid import FID, accuracy, psnr
+from paracond.metrics.fid import FID
+from paracond.metrics.scores import accuracy, psnr
 
 TRIAL = 10_000  # images for FIDs while training: fewer images give a larger FID, so no goal is reached too early
 
@@ -57,7 +58,6 @@ class Experiment:
     paper: dict[str, float]
     goals: dict[str, float]
     half_pixels: bool = False
-    make_learner: ClassVar = staticmethod(make_learner)
 
 
 @dataclass(kw_only=True)
@@ -120,7 +120,7 @@ def open_runner(experiment: Experiment, config: Any, design: Design, name: str, 
     )
     if runner.fid is not None:
         runner.fid.real(train_set.state["x"], cache=config.out / "cache")
-        floor = runner.fid.floor(test_set.state["x"])
+        floor = runner.fid.score(test_set.state["x"])
         runner.add("fid_floor", floor.value, "lower", f"{floor.generated_count} test images; {floor.protocol}")
         runner.details["fid_protocol"] = runner.fid.extractor.protocol
     return runner

@@ -4,12 +4,12 @@ Groups: x, an image; c, its class; z, flat binary latents; y, a map of binary la
 resolution. The preset `paper` has x, c and z with the networks of eq:mnist. The preset `best` differs:
 
 - Grey images have y instead of z. Flat codes learn local detail slowly, and reconstructions bound generation.
-- x has an initializer given c, fitted where no pixel is missing, so that chains start near the data.
+- x has an initializer given c, fitted where no pixel is missing, so that chains begin near the data.
 - Chains may grow longer while the model learns.
 - The class network reads the image alone, because z, drawn given the true class, would reveal it.
 - Networks are residual.
 
-`quality` measures reconstructions (codes of real images, decoded) and chains of several lengths that start at data, at
+`quality` measures reconstructions (codes of real images, decoded) and chains of several lengths that begin at data, at
 the initializer and at random values. As in the paper, a generated image is the mean of p(x | c, z) at the last z,
 thresholded at one half where pixels are binary. research/images.md has the trials.
 """
@@ -29,10 +29,10 @@ import paracond as pc
 from paracond.data import State
 from paracond.diagnostics import LatentUsage, latent_usage
 from paracond.experiments.common.config import PresetConfig
-from paracond.experiments.common.images import shown
+from paracond.experiments.common.images import MOVED, Moved, moved_context, shown
 from paracond.experiments.common.learning import adam, balanced, settle
-from paracond.metrics.fid import FID, accuracy
-from paracond.training.augment import Shifts
+from paracond.metrics.fid import FID
+from paracond.metrics.scores import accuracy
 
 TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
 SHAPE = (1, 28, 28)
@@ -65,7 +65,7 @@ class Design:
     mirrored: bool = False
     """half of the images that train the class network are mirrored"""
     init: int = 64
-    """directions of the initializer of x given c (0: chains start at random values)"""
+    """directions of the initializer of x given c (0: chains begin at random values)"""
     labelled_share: float = 0.25
     """if labels are missing, repeat labelled examples until they make up this share"""
 
@@ -110,13 +110,8 @@ def variables_of(design: Design, binary: bool) -> dict[str, pc.Family]:
     return groups
 
 
-def shifts_of(design: Design) -> Shifts | None:
-    return Shifts("x", design.shifts) if design.shifts else None
-
-
 def make_model(design: Design, binary: bool) -> pc.JointModel:
-    groups, shifts = variables_of(design, binary), shifts_of(design)
-    context = {} if shifts is None else shifts.context
+    groups, context = variables_of(design, binary), moved_context(design.shifts)
     variables = groups | {name: group.family for name, group in context.items()}
     networks = {}
     for name in groups:
@@ -148,7 +143,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         learning_rate=pc.schedules.cosine(design.learning_rate, design.last_learning_rate, design.updates),
         optimiser=adam,
         average=design.average,
-        augment=shifts_of(design),
+        augment=Moved(design.shifts, False, engine.device, share=0.5, flag=MOVED) if design.shifts else None,
         engine=engine,
         seed=seed,
     )
@@ -182,7 +177,7 @@ def from_top_half(model: pc.JointModel, images: Tensor, sweeps: int = 50, seed: 
 def quality(model: pc.JointModel, data: pc.Data, fid: FID, count: int, seed: int = 0) -> dict[str, float]:
     """FIDs of `count` images with the classes of the data, and the mean square error of reconstructions.
 
-    Reconstructions bound the other FIDs. Chains that start at data add drift, other chains add slow mixing.
+    Reconstructions bound the other FIDs. Chains that begin at data add drift, other chains add slow mixing.
     """
     rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:count]
     real = {name: value[rows].to(model.device) for name, value in data.state.items()}
@@ -191,8 +186,8 @@ def quality(model: pc.JointModel, data: pc.Data, fid: FID, count: int, seed: int
         "reconstruction": lambda: coded,
         "from_data_10": lambda: generate(model, classes, 10, seed, init=coded),
         "from_data_100": lambda: generate(model, classes, 100, seed, init=coded),
-        "from_start_100": lambda: generate(model, classes, 100, seed),
-        "from_start_400": lambda: generate(model, classes, 400, seed),
+        "from_init_100": lambda: generate(model, classes, 100, seed),
+        "from_init_400": lambda: generate(model, classes, 400, seed),
         "from_random_100": lambda: generate(model, classes, 100, seed, init="random"),
     }
     values = {f"fid_{name}": fid.score(shown(model, make())).value for name, make in states.items()}

@@ -1,4 +1,4 @@
-"""`paracond train`: train the model of an experiment on images, and save it."""
+"""`paracond train`: train the model of one of these experiments, and save it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import torch
 import tyro
 
 import paracond as pc
-from paracond.cli.registry import EXPERIMENTS
 from paracond.data import at_least
+from paracond.experiments.common.milestones import train
 from paracond.experiments.common.results import choose_device
+from paracond.experiments.common.runner import Unfinished
+from paracond.experiments.images import fashion, mnist
+from paracond.experiments.images.model import make_learner
+
+MODULES = {"mnist": mnist, "fashion": fashion}
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,7 @@ class Config:
 
 
 def main(config: Config) -> str:
-    from paracond.experiments.common.milestones import train
-    from paracond.experiments.common.runner import Unfinished
-
-    experiment, device = EXPERIMENTS[config.dataset].load().EXPERIMENT, choose_device(config.device)
+    experiment, device = MODULES[config.dataset].EXPERIMENT, choose_device(config.device)
     data = experiment.load("train", folder=config.data)
     if config.labels is not None:
         data = pc.datasets.keep_labels(data, config.labels, config.seed)
@@ -58,7 +60,7 @@ def main(config: Config) -> str:
         at_least({"--updates": (config.updates, 1)})
         design = replace(design, updates=config.updates)
     engine = pc.Engine(device, compile=config.compile and device == "cuda")
-    learner = experiment.make_learner(design, data, engine, config.seed)
+    learner = make_learner(design, data, engine, config.seed)
     try:
         train(learner, design.updates, config.folder / "checkpoint", config)
     except (Unfinished, KeyboardInterrupt):  # --resume continues; the model can be used already
