@@ -238,6 +238,21 @@ def test_a_file_is_no_folder_for_results(command, tmp_path, capsys):
     assert (tmp_path / "taken").read_text() == "mine" and not capsys.readouterr().out
 
 
+def test_a_folder_that_cannot_be_written_is_refused_and_none_is_left(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match=r"--out /proc/1/x/y cannot be written: "):
+        cli.main(["reproduce", "ising", "--out", "/proc/1/x/y"])
+    with pytest.raises(SystemExit, match="nowhere"):
+        cli.main(["sample", "nowhere", "--out", str(tmp_path / "a" / "b")])
+    assert not (tmp_path / "a").exists()
+
+    def full(config):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ising, "main", full)
+    with pytest.raises(SystemExit, match="No space left on device"):
+        cli.main(["reproduce", "ising", "--out", str(tmp_path)])
+
+
 def test_a_table_has_a_file_and_a_folder_around_it(tmp_path):
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(SystemExit, match=r"--out .* is a folder: give the name of a table, such as .*decisions\.csv"):

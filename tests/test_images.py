@@ -621,6 +621,12 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
         (["sample", "{model}", "--given", "z[²]=1"], r"z\[²\]: a coordinate is a number from 0 to \d+$"),
         (["sample", "{model}", "--given", "z[big]=1"], r"z\[big\]: a coordinate is a number from 0 to \d+$"),
         (["sample", "{model}", "--given", "z[0]=much"], r"z\[0\]=much: neither numbers nor"),
+        (["sample", "{model}", "--given", "c=1", "c=2"], "'c' is given twice: give each group"),
+        (["sample", "{model}", "--given", "z[0]=1", "z[0]=0"], "'z' is given twice: give each group"),
+        (["sample", "{model}", "--given", "z=1", "z[0]=0"], "'z' is given twice: give each group"),
+        (["sample", "{model}", "--given", "x=empty.npy"], "x=empty.npy cannot be read"),
+        (["sample", "{model}", "--seed", "9" * 30], "seed must be a whole number of at most 64 bits"),
+        (["classify", "{model}", "--given", "c=1"], "--given says 'c', which is the group to decide"),
         (["classify", "{model}"], "nothing is given: say --given NAME=VALUE, or --dataset"),
         (["classify", "{model}", "--given", "c=1", "--want", "x"], "'x' is Binary.* only a class or flat"),
     ],
@@ -630,6 +636,7 @@ def test_bad_commands_name_what_is_wrong(words, message, tmp_path, monkeypatch):
     make().save("saved")
     for name in ("bad.npy", "bad.png"):
         Path(name).write_text("no picture")
+    Path("empty.npy").touch()
     image.imsave("large.png", np.zeros((5, 7)), cmap="gray")
     with pytest.raises(SystemExit, match=message):
         cli.main([word.format(model="saved") for word in words])

@@ -43,10 +43,16 @@ def main(config: Config) -> str:
         raise InputError(f"--out {config.out} is a folder: give the name of a table, such as {table}")
     at_least({"--sweeps": (1 if config.sweeps is None else config.sweeps, 1)})
     model, names, given = config.load()
-    truth = None
+    truth, wanted = None, given.get(config.want)
+    if wanted is not None and wanted.mask is None:
+        raise InputError(
+            f"--given says {config.want!r}, which is the group to decide: leave it out, or name another --want"
+        )
     if config.dataset is not None:
         if "x" not in model.names:
             raise InputError(f"--dataset gives images x, and the model has {', '.join(model.names)}: use --given")
+        if "x" in given:
+            raise InputError("--given and --dataset both say x: give one of them")
         test = getattr(pc.datasets, config.dataset)("test", folder=config.data)
         given["x"], truth = pc.Observed(test.state["x"]), test.state.get(config.want)
     if not given:

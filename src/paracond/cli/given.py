@@ -71,7 +71,7 @@ def given_values(model: pc.JointModel, words: tuple[str, ...], names: dict[str, 
         else:
             name, key = single[1], single[2]
             value = _single(model, name, key, text, names)
-        found[name] = _both(found[name], value) if name in found else value
+        found[name] = _both(name, found[name], value) if name in found else value
     return found
 
 
@@ -121,10 +121,10 @@ def _single(model: pc.JointModel, name: str, key: str, text: str, names: dict[st
     return pc.Observed(_numbers(f"{name}[{key}]", text, shape), torch.arange(shape[0]) == index)
 
 
-def _both(first: pc.Observed, second: pc.Observed) -> pc.Observed:
-    """The known coordinates of both; the second wins where both know one."""
-    if first.mask is None or second.mask is None:
-        return second
+def _both(name: str, first: pc.Observed, second: pc.Observed) -> pc.Observed:
+    """The known coordinates of both, which must be different ones."""
+    if first.mask is None or second.mask is None or bool((first.mask & second.mask).any()):
+        raise InputError(f"{name!r} is given twice: give each group, or each of its coordinates, once")
     return pc.Observed(torch.where(second.mask, second.value, first.value), first.mask | second.mask)
 
 
@@ -177,5 +177,5 @@ def _numbers(name: str, text: str, shape: tuple[int, ...]) -> Tensor:
 def _read(name: str, path: Path, read: Callable[[], Tensor]) -> Tensor:
     try:
         return read()
-    except (OSError, ValueError, SyntaxError, TypeError) as error:
+    except (OSError, EOFError, ValueError, SyntaxError, TypeError) as error:
         raise InputError(f"{name}={path} cannot be read: {error}") from None

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from tempfile import TemporaryFile
 from typing import Any
 
 from paracond import __version__
@@ -94,7 +96,7 @@ def _run(prog: str, entry: Entry, words: list[str], is_experiment: bool) -> None
         print(result)
     except Unfinished as stop:  # as the time box asked
         print(f"paracond: {stop}")
-    except InputError as stop:
+    except (InputError, OSError) as stop:
         sys.exit(f"paracond: {stop}")
     except KeyboardInterrupt as stop:
         kept = f"{stop}; continue with --resume" if str(stop) else "interrupted"
@@ -102,10 +104,21 @@ def _run(prog: str, entry: Entry, words: list[str], is_experiment: bool) -> None
 
 
 def _check_place(config: Any) -> None:
-    """Refuse a folder that cannot be made, before any work is done."""
+    """Refuse a folder that cannot be made or written, before any work is done."""
     from paracond.data import InputError
 
-    folder = getattr(config, "folder", config.out)
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    folder = getattr(config, "folder", config.out).absolute()
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    there = new[-1].parent if new else folder
     if not there.is_dir():
         raise InputError(f"--out {config.out or folder} cannot be written: {there} is a file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"--out {config.out or folder} cannot be written: {error.strerror}") from None
+    finally:
+        for path in new:
+            with suppress(OSError):
+                path.rmdir()
