@@ -1,4 +1,4 @@
-"""The gradient of E_q(z) f(z) in the parameters of q, by a draw or two: what learning an encoder by a bound needs.
+"""Estimators of the gradient of E_q(z) f(z) in the parameters of q. A VAE learns its encoder by one of them.
 
 - "pathwise" (Real z; unbiased): z = mu + sigma e with e ~ N(0, 1), differentiated through;
 - "gumbel" (Binary z; biased): z = [s > 1/2], s = sigmoid((l + logistic noise) / T), differentiated as if z were s

@@ -7,8 +7,8 @@
 
       decoder: E_data(x) E_p(z | x) log p(x | z),        encoder: E_prior(z) E_p(x | z) log p(z | x).
 
-  This is n = 1 on two kinds of examples. In those of the data z is missing: step I draws z ~ p(z | x), and p(x | z)
-  learns. In those of the prior x is missing: step I draws x ~ p(x | z), and p(z | x) learns. A conditional's own draws,
+  This is n = 1 on two kinds of examples. An example of the data lacks z: step I draws z ~ p(z | x), and p(x | z)
+  learns. An example of the prior lacks x: step I draws x ~ p(x | z), and p(z | x) learns. A conditional's own draws,
   whose gradient has mean zero, are left out of the loss (`skip_redrawn`). Where the data have z, both learn from the
   pair.
 - Wake-sleep (Hinton et al. 1995): the same where the data never have z. (The prior is given, and does not learn.)

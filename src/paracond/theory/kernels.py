@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from paracond.chain import Chain
 from paracond.conditional import Conditional
-from paracond.data import Data, InputError, State, at_least, row_count, take, wide
+from paracond.data import Data, InputError, State, at_least, one_of, row_count, take, wide
 from paracond.model import JointModel
 from paracond.networks import Network
 from paracond.runtime.nonfinite import NonFiniteError
@@ -232,8 +232,7 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
         seed: int = 0,
     ):
         at_least({"batch_size": (batch_size, 1)})
-        if form not in FORMS:
-            raise InputError(f"form must be one of {', '.join(FORMS)}, found {form!r}")
+        one_of("form", form, FORMS)
         if not isinstance(q, Kernel) and q not in ("forward", "reverse"):
             raise InputError(f'q must be "forward", "reverse" or a kernel, found {q!r}')
         self.kernel, self.data, self.q = kernel, whole_states(kernel, data), q

@@ -113,7 +113,7 @@ class InitRowBuffers:
                 buffer.index_copy_(0, at, torch.where(due, new[name], buffer[at]))
         self.away.index_copy_(0, rows, torch.where(due, open, self.away[rows]))
 
-    def look(self, step: int) -> None:
+    def open_due(self, step: int) -> None:
         """Open the kinds whose time has come."""
         for k, each in enumerate(self.wanted):
             if step == each.after:

@@ -44,7 +44,7 @@ class FacesBatch(RunningBatch):
         self._renew, self._renew_all = (program(self._renew_rows, generator, all_rows) for all_rows in (False, True))
 
     def replace_due(self, length: float, step: int) -> bool:
-        self.init_rows.look(step)
+        self.init_rows.open_due(step)
         return super().replace_due(length, step)
 
     def pool_filled(self, step: int) -> None:
