@@ -24,10 +24,11 @@ from paracond.experiments.common.images import shown
 from paracond.experiments.common.pictures import grid
 from paracond.experiments.common.results import Outcome
 from paracond.experiments.common.runner import Unfinished
+from paracond.experiments.images import fashion, mnist
 from paracond.experiments.images.experiment import TRIAL, ImageRunner, open_runner
 from paracond.experiments.images.model import Design, bits, make_learner, quality, small, test_accuracy, usage
-from paracond.experiments.images.presets import EXPERIMENTS
 
+EXPERIMENTS = {"mnist": mnist.EXPERIMENT, "fashion": fashion.EXPERIMENT}
 CHANGES: dict[str, dict] = {
     "base": {},
     "flat_64": {"latents": 64, "maps": 0},

@@ -27,8 +27,8 @@ from helpers import (
 import paracond as pc
 from paracond import exact
 from paracond.baselines.directed import VAE, Symmetric
+from paracond.experiments.images import fashion, mnist
 from paracond.experiments.images.model import make_learner, small
-from paracond.experiments.images.presets import EXPERIMENTS
 from paracond.runtime import engine as engine_module
 from paracond.runtime.engine import RoundedCopy
 
@@ -112,15 +112,15 @@ def test_recorded_learning_reaches_the_same_loss(compile):
 
 
 @gpu
-@pytest.mark.parametrize("experiment", ["mnist", "fashion"])
+@pytest.mark.parametrize("experiment", [mnist.EXPERIMENT, fashion.EXPERIMENT], ids=["mnist", "fashion"])
 @pytest.mark.parametrize("hidden", [{}, {"c": 0.5}, {"x": 0.5}])
-def test_the_designs_of_the_recipes_can_be_recorded(experiment, hidden):
-    """Conditions, noise levels, shifts, missing labels and pixels: nothing in their programs waits for the host."""
+def test_the_designs_of_the_presets_can_be_recorded(experiment, hidden):
+    """Context, shifts, missing labels and pixels: nothing in their programs waits for the host."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(300, 1, 28, 28, generator=generator)
-    state = {"x": (x > 0.5).float() if experiment == "mnist" else x, "c": torch.arange(300) % 10}
+    state = {"x": (x > 0.5).float() if experiment.name == "mnist" else x, "c": torch.arange(300) % 10}
     data = pc.datasets.hide(pc.Data(state), hidden, coordinates="x" in hidden)
-    for design in EXPERIMENTS[experiment].presets.values():
+    for design in experiment.presets.values():
         design = replace(small(design), shifts=0 if "x" in hidden else 2)
         learner = make_learner(design, data, pc.Engine("cuda", "graphs"), 0)
         model = learner.fit(60)
@@ -219,7 +219,7 @@ def test_graphs_share_memory_as_long_as_one_of_them_is_there(monkeypatch):
     assert engine.pool().handle == 0
     del second
     assert engine.pool().handle == 1
-    assert engine.another().pool().handle == 2
+    assert engine.twin().pool().handle == 2
 
 
 def test_engines_have_streams_of_their_own_and_leave_them_to_the_next(monkeypatch, no_collection):
@@ -229,7 +229,7 @@ def test_engines_have_streams_of_their_own_and_leave_them_to_the_next(monkeypatc
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: next(streams))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     first = pc.Engine("cuda")
-    second, third = first.another(), copy.deepcopy(first)
+    second, third = first.twin(), copy.deepcopy(first)
     assert [engine._stream for engine in (first, second, third)] == [0, 1, 2]
     del second
     assert pc.Engine("cuda")._stream == 1  # and it is gone at once
@@ -436,13 +436,13 @@ def test_graphs_need_a_fused_optimiser():
         )
 
 
-def test_the_number_of_threads_is_settled_by_trying():
+def test_the_number_of_threads_is_chosen_by_trying():
     """A piece of work that takes longer with every thread settles at one, and the reverse at all."""
     former = torch.get_num_threads()
     try:
-        pc.Engine("cpu").settle(lambda: time.sleep(0.01 * torch.get_num_threads()))
+        pc.Engine("cpu").choose_threads(lambda: time.sleep(0.01 * torch.get_num_threads()))
         assert torch.get_num_threads() == 1
-        pc.Engine("cpu").settle(lambda: time.sleep(0.02 / torch.get_num_threads()))
+        pc.Engine("cpu").choose_threads(lambda: time.sleep(0.02 / torch.get_num_threads()))
         assert torch.get_num_threads() == os.cpu_count()
     finally:
         torch.set_num_threads(former)

@@ -286,7 +286,7 @@ class _Chains:
 def _warn(diagnostics: Diagnostics, must_converge: bool) -> None:
     """Warn at the line of the user who asked, who may have called `impute` or another function of the package."""
     warned, level, frame = False, 1, sys._getframe()
-    while frame.f_back and frame.f_globals["__name__"].startswith("paracond."):
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("paracond."):
         level, frame = level + 1, frame.f_back
     for name, r_hat in diagnostics.r_hat.items():
         bad = int((r_hat > R_HAT_MIXED).sum())

@@ -39,9 +39,8 @@ from paracond.data import Data, InputError, State, at_least, one_of, take
 from paracond.distributions import Distribution
 from paracond.families import Binary, Real
 from paracond.model import JointModel
-from paracond.runtime.engine import Engine
 from paracond.training.completion import Augment, Completion, CompletionOptions
-from paracond.training.trainer import Optimiser, Rate, Trainer, _fingerprint, adam
+from paracond.training.trainer import Trainer, fingerprint
 
 DRAWN, SCORED = 2000, 1000  # rows at a time
 
@@ -156,38 +155,20 @@ class Info:
 
 
 class Directed(Trainer[Info]):
-    """A learner of both conditionals at once, on fresh examples at every update. Options are those of `Learner`."""
+    """A learner of both conditionals at once, on fresh examples at every update.
 
-    def __init__(
-        self,
-        model: JointModel,
-        data: Data,
-        *,
-        batch_size: int = 256,
-        learning_rate: Rate | Mapping[str, Rate] | None = None,
-        optimiser: Optimiser = adam,
-        average: float = 0.999,
-        augment: Augment | None = None,
-        engine: str | Engine = "auto",
-        seed: int = 0,
-    ):
+    options: batch_size, learning_rate, optimiser, average, engine and seed, as in `Learner`.
+    """
+
+    def __init__(self, model: JointModel, data: Data, *, augment: Augment | None = None, **options: Any):
         self.x, self.z = roles(model, data)
-        super().__init__(
-            model,
-            data,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            optimiser=optimiser,
-            average=average,
-            engine=engine,
-            seed=seed,
-        )
+        super().__init__(model, data, **options)
         if any(self.learns_init.values()):
             raise InputError(
                 f"a {type(self).__name__} does not train initializers: call initializers.fit(model, data) first"
             )
-        options = CompletionOptions(steps=0)
-        self.completion = Completion(model, data, batch_size, options, augment, self.rounded, self.resources)
+        steps = CompletionOptions(steps=0)
+        self.completion = Completion(model, data, self.batch_size, steps, augment, self.rounded, self.resources)
         self.source = self.completion
         self.batch, self.family = self.completion.pool, _latent_family(model, self.z)
         self.update = self.engine.program(self._update, self.generator)
@@ -253,7 +234,7 @@ class VAE(Directed):
         found = {**super().identity(), "estimator": self.estimator}
         if isinstance(self.prior, Vamp):
             examples = Data(self.prior.examples)
-            found["prior"] = f"{len(examples)} examples ({_fingerprint(examples.state, examples.mask)})"
+            found["prior"] = f"{len(examples)} examples ({fingerprint(examples.state, examples.mask)})"
         return found
 
     def _terms(self) -> dict[str, Tensor]:

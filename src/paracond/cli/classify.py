@@ -63,7 +63,7 @@ def main(config: Config) -> str:
     if not one_class and not (isinstance(family, pc.Binary) and len(family.event_shape) == 1):
         raise InputError(f"{config.want!r} is {family}: only a class or flat binary values are decided here")
     some = context_rows(model, given, min(64, max(len(each.value) for each in given.values())))
-    pc.Engine(model.device).settle(lambda: pc.sample(model, **some, sweeps=1))
+    pc.Engine(model.device).choose_threads(lambda: pc.sample(model, **some, sweeps=1))
     seen, stop = seen_parts(model, given, config.seen), None if config.sweeps is None else pc.Sweeps(config.sweeps)
     answer = pc.query(model, seen, [config.want], stop=stop, seed=config.seed)
     probabilities, decided = answer.probabilities[config.want].cpu(), answer.decisions[config.want].cpu()

@@ -1,9 +1,9 @@
 """Values on the command line, NAME=VALUE, as tensors.
 
 A value is a number (the same in every row), numbers with commas between them (one per row), or a file: .npy, or a
-picture (.png: white is 1; over one half is 1 where pixels are binary). A picture may be
-known in part: one half of it, or where a mask is white. NAME[COORDINATE]=VALUE is one coordinate of a flat group, by its number or, where the model's folder
-has a `names.json` ({"NAME": [names]}), by its name.
+picture (.png: white is 1; over one half is 1 where pixels are binary). A picture may be known in part: one half of it,
+or where a mask is white. NAME[COORDINATE]=VALUE is one coordinate of a flat group, by its number or, where the model's
+folder has a `names.json` ({"NAME": [names]}), by its name.
 """
 
 from __future__ import annotations

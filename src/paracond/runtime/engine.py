@@ -12,7 +12,7 @@ Weights of convolutions are laid out channels last. Autocast would round every w
 `RoundedCopy` of the model instead, whose weights of convolutions and linear layers are rounded together.
 
 Two sets of recorded programs may run at the same time if they share nothing: no stream, no memory of graphs, no random
-generator. So work in parallel to the main stream has an engine of its own (`another`) and is called in `side_stream`;
+generator. So work in parallel to the main stream has an engine of its own (`twin`) and is called in `side_stream`;
 `join_side_stream` synchronises the two. The host waits for neither.
 
 A program does not keep its object alive (`WeakCall`), so the memory of graphs, which Python's garbage collector does
@@ -169,12 +169,12 @@ class Engine:
             self._pool = weakref.ref(found)
         return found
 
-    def another(self) -> Engine:
+    def twin(self) -> Engine:
         """Make an engine like this one, whose programs may run at the same time as those of this one."""
         return Engine(self.device, self.mode, self.compile)
 
     def __deepcopy__(self, memo: dict) -> Engine:
-        return self.another()  # the programs of a copy may run at the same time as those of the original
+        return self.twin()  # the programs of a copy may run at the same time as those of the original
 
     @contextlib.contextmanager
     def side_stream(self, generator: torch.Generator) -> Iterator[None]:
@@ -221,7 +221,7 @@ class Engine:
         else:
             torch._foreach_lerp_(list(means), list(values), weight)
 
-    def settle(self, work: Callable[[], object]) -> float:
+    def choose_threads(self, work: Callable[[], object]) -> float:
         """Choose the number of CPU threads by timing `work` with several numbers; returns the seconds of the best.
 
         All threads can be several times slower than one for small networks, or where another process uses a core.
@@ -244,7 +244,7 @@ class Engine:
             return cls(device)
         tried = []
         for engine in (cls(device, "eager"), cls(device, "rounded")):
-            seconds = engine.settle(partial(work, engine))
+            seconds = engine.choose_threads(partial(work, engine))
             tried.append((seconds, torch.get_num_threads(), engine))
         _, threads, engine = min(tried, key=lambda each: each[0])
         torch.set_num_threads(threads)

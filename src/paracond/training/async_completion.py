@@ -40,7 +40,7 @@ class AsyncCompletion:
         resources: Resources,
     ):
         self.model, self.guard, self.left = model, resources.guard, 0
-        self.engine = resources.engine.another()
+        self.engine = resources.engine.twin()
         self.generator = model.generator(int(torch.randint(2**62, (), generator=resources.host)))
         self.engine.join_side_stream()
         with self.engine.side_stream(self.generator):  # so that its memory, once freed, is not reused while written

@@ -135,7 +135,7 @@ class Completion:
         self.order = self.order[self.size :]
 
     def load(self) -> None:
-        """Put the chosen examples into the pool, and settle the order in which their groups will be redrawn."""
+        """Put the chosen examples into the pool, and choose the order in which their groups will be redrawn."""
         self._load()
         self.turns = list(self._turns())
 

@@ -161,7 +161,7 @@ class Learner(Trainer[Info]):
 
     def _transition(self, model: Model, name: str) -> Move:
         self.rounded.refresh(self.model.conditional(name))
-        return transition(model, name, self.batch.state, self.batch.held(name), self.generator)
+        return transition(model, name, self.batch.state, self.batch.clamp(name), self.generator)
 
     def _evaluate(self, name: str, state: Mapping[str, Tensor]) -> tuple[Distribution, Tensor, Tensor]:
         """p(x_i | x_-i), the objective to descend, and the mean of -log p(x_i | x_-i) over the batch, to show."""

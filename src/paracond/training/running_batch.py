@@ -159,7 +159,7 @@ class RunningBatch:
         """Bool `[batch, ...]`, true where group `name` learns nothing; None if it learns everywhere."""
         return self.redrawn[name] if self.skip_redrawn else None
 
-    def held(self, name: str) -> Tensor | None:
+    def clamp(self, name: str) -> Tensor | None:
         """Bool `[batch, ...]`, true where group `name` is clamped; None if nowhere."""
         return None
 

@@ -56,12 +56,12 @@ class Trainer(Stepwise[Info, JointModel]):
         model: JointModel,
         data: Data,
         *,
-        batch_size: int,
-        learning_rate: Rate | Mapping[str, Rate] | None,
-        optimiser: Optimiser,
-        average: float,
-        engine: str | Engine,
-        seed: int,
+        batch_size: int = 256,
+        learning_rate: Rate | Mapping[str, Rate] | None = None,
+        optimiser: Optimiser = adam,
+        average: float = 0.999,
+        engine: str | Engine = "auto",
+        seed: int = 0,
     ):
         at_least({"batch_size": (batch_size, 1)})
         if not isinstance(average, (int, float)) or not 0 <= average < 1:
@@ -189,7 +189,7 @@ class Trainer(Stepwise[Info, JointModel]):
         for name, optimiser in self.optimisers.items():
             sizes = [len(group["params"]) for group in optimiser.param_groups]
             found[f"optimiser of {name!r}"] = f"{type(optimiser).__name__} of {sizes} parameters"
-        found["digest of the examples"] = _fingerprint(self.completion.examples, self.completion.observed)
+        found["digest of the examples"] = fingerprint(self.completion.examples, self.completion.observed)
         return found
 
     # --- one gradient step --------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def _rates(model: JointModel, learning_rate: Rate | Mapping[str, Rate] | None) -
     return {name: as_schedule(f"learning_rate of {name!r}", rate) for name, rate in learning_rate.items()}
 
 
-def _fingerprint(examples: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> str:
+def fingerprint(examples: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> str:
     """A digest of which values are observed, and of those values; of large groups, of some thousand rows."""
     digest = hashlib.sha256()
     for name in sorted(examples):

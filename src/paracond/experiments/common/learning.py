@@ -22,10 +22,10 @@ def balanced(data: pc.Data, share: float, name: str = "c") -> pc.Data:
     return data[torch.cat([torch.arange(rows), extra])]
 
 
-def settle(learner: pc.Learner) -> pc.Learner:
+def with_chosen_threads(learner: pc.Learner) -> pc.Learner:
     """On a CPU, let the engine choose the number of threads by timing the learner's networks."""
     model = learner.model
     with model.eval_mode():
         some = {name: value[:64] for name, value in learner.batch.state.items()}
-        learner.engine.settle(lambda: [model(name, some).mean for name in model.names])
+        learner.engine.choose_threads(lambda: [model(name, some).mean for name in model.names])
     return learner

@@ -127,7 +127,7 @@ class InitRowBuffers:
         own, example = value[self.first :], self.truth[name]
         return torch.cat([value[: self.first], torch.where(wide(self.away, own), example, own)])
 
-    def held(self, name: str) -> Tensor | None:
+    def clamp(self, name: str) -> Tensor | None:
         """Where `name` is clamped, Bool `[batch, ...]`; None if nowhere."""
         if name not in self.known:
             return None
@@ -137,13 +137,13 @@ class InitRowBuffers:
 
     def unlearned(self, name: str) -> Tensor | None:
         """Where `name` learns nothing, Bool `[batch, ...]`: where it is known or was replaced; None if nowhere."""
-        held = self.held(name)
+        clamped = self.clamp(name)
         if name not in self.silent:
-            return held
+            return clamped
         own = self.batch[name]
         alone = wide(self.silent[name] & self.away, own[self.first :]).expand_as(own[self.first :])
         alone = torch.cat([torch.zeros_like(own[: self.first], dtype=torch.bool), alone])
-        return alone if held is None else alone | held
+        return alone if clamped is None else alone | clamped
 
     def mark(self, redrawn: Tensor, new: bool) -> None:
         """Set the flags of one group in these rows; no draw counts as new where they learn their examples."""

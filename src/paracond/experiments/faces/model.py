@@ -29,7 +29,7 @@ import paracond as pc
 from paracond.data import InputError
 from paracond.datasets.faces import LABELS, SIZE
 from paracond.experiments.common.images import MOVED, Moved, moved_context
-from paracond.experiments.common.learning import adam, balanced, settle
+from paracond.experiments.common.learning import adam, balanced, with_chosen_threads
 from paracond.experiments.faces.held_squares import AroundASquare
 from paracond.experiments.faces.init_rows import InitRows
 from paracond.experiments.faces.rows import FacesForm
@@ -210,7 +210,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         engine=engine,
         seed=seed,
     )
-    return settle(learner)
+    return with_chosen_threads(learner)
 
 
 def rate_of(design: Design, name: str) -> pc.schedules.Schedule:

@@ -63,8 +63,8 @@ class FacesBatch(RunningBatch):
             return unlearned if redrawn is None else redrawn
         return redrawn | unlearned
 
-    def held(self, name: str) -> Tensor | None:
-        return self.init_rows.held(name)
+    def clamp(self, name: str) -> Tensor | None:
+        return self.init_rows.clamp(name)
 
     def mark(self, redrawn: Tensor, new: bool) -> None:
         redrawn[: self.rows].fill_(new)

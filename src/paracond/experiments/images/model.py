@@ -30,7 +30,7 @@ from paracond.data import State
 from paracond.diagnostics import LatentUsage, latent_usage
 from paracond.experiments.common.config import PresetConfig
 from paracond.experiments.common.images import MOVED, Moved, moved_context, shown
-from paracond.experiments.common.learning import adam, balanced, settle
+from paracond.experiments.common.learning import adam, balanced, with_chosen_threads
 from paracond.metrics.fid import FID
 from paracond.metrics.scores import accuracy
 
@@ -147,7 +147,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         engine=engine,
         seed=seed,
     )
-    return settle(learner)
+    return with_chosen_threads(learner)
 
 
 # --- questions ----------------------------------------------------------------------------------------------------
