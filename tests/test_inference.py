@@ -219,7 +219,7 @@ def test_imputation_keeps_what_is_known():
         (({"y": torch.zeros(1)},), "unknown variable 'y'"),
         (({}, ["y"]), "unknown variable 'y'"),
         (({"x": torch.zeros(2)},), r"'x' must have shape \[batch, 2\], found \[2\]; a single row needs its batch axis"),
-        (({"c": torch.tensor([3])},), "'c' has classes 0 to 2, found 3 to 3"),
+        (({"c": torch.tensor([3])},), "'c' has classes 0 to 2, found 3"),
         (({"x": torch.full((1, 2), float("nan"))},), "'x' has NaN"),
         (({"x": pc.Observed(torch.zeros(1, 2), torch.ones(1, 3, dtype=torch.bool))},), "mask of 'x' must have shape"),
         (({"x": torch.zeros(2, 2), "u": torch.zeros(3, 2)},), "groups differ in their number of rows"),

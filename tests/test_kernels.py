@@ -368,7 +368,7 @@ def test_data_of_joint_kernels_are_checked():
     kernel = JointKernel(table_model(random_tables((2, 3), 0)))
     with pytest.raises(pc.InputError, match="'b' is missing: a kernel takes whole states"):
         KernelLearner(kernel, {"a": torch.zeros(4).long()})
-    with pytest.raises(pc.InputError, match="'b' has classes 0 to 2, found 3 to 3"):
+    with pytest.raises(pc.InputError, match="'b' has classes 0 to 2, found 3"):
         KernelLearner(kernel, {"a": torch.zeros(4).long(), "b": torch.full((4,), 3)})
     with pytest.raises(pc.InputError, match="unknown variable 'c'"):
         KernelLearner(kernel, {n: torch.zeros(4).long() for n in "abc"})

@@ -576,7 +576,7 @@ def good():
     "data, options, message",
     [
         (lambda: pc.Data({"a": torch.zeros(0).long()}), {}, "the data is empty"),
-        (lambda: pc.Data({"a": torch.tensor([0, 2])}), {}, "'a' has classes 0 to 1, found 0 to 2"),
+        (lambda: pc.Data({"a": torch.tensor([0, 2])}), {}, "'a' has classes 0 to 1, found 2"),
         (lambda: pc.Data({"y": torch.tensor([0])}), {}, "unknown variable 'y'"),
         (lambda: pc.Data({"a": torch.zeros(2, 2).long()}), {}, r"'a' must have shape \[batch\]"),
         (lambda: pc.Data({"a": torch.tensor([0.0, float("nan")])}), {}, "'a' has NaN"),

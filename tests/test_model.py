@@ -309,6 +309,15 @@ def test_saving_and_loading_refuse_bad_options(tmp_path):
         pc.JointModel.load(tmp_path / "model", modules={"q": nn.Identity()})
 
 
+def test_objects_are_shown_in_a_line(capsys):
+    data = pc.Data({"x": torch.zeros(1000, 2), "c": torch.zeros(1000)}, {"x": torch.tensor([True, False])})
+    assert repr(data) == "<Data of 1,000 rows: x [2] 50% observed, c [] 100% observed>"
+    model = make()
+    assert "c: Categorical(" in repr(model)
+    answer = pc.query(model, want=["c"], stop=pc.Sweeps(4))
+    assert repr(answer).startswith("<Answer about c: <") and len(repr(answer)) < 200
+
+
 def test_a_shape_may_be_a_list():
     assert pc.Binary([2, 3]) == pc.Binary((2, 3)) and len({pc.Binary([2, 3]), pc.Binary((2, 3))}) == 1
 
@@ -628,8 +637,8 @@ NAN = torch.tensor([[0.0, float("nan"), 0.0], [0.0, 0.0, 0.0]])
     [
         ({**good(), "x": torch.zeros(2, 4)}, None, r"'x' must have shape \[batch, 3\], found \[2, 4\]"),
         ({**good(), "r": torch.tensor(1.0)}, None, r"'r' must have shape \[batch\], found \[\]"),
-        ({**good(), "c": torch.tensor([0, 4])}, None, "'c' has classes 0 to 3, found 0 to 4"),
-        ({**good(), "c": torch.tensor([-1, 0])}, None, "'c' has classes 0 to 3, found -1 to 0"),
+        ({**good(), "c": torch.tensor([0, 4])}, None, "'c' has classes 0 to 3, found 4"),
+        ({**good(), "c": torch.tensor([-1, 0])}, None, "'c' has classes 0 to 3, found -1"),
         ({**good(), "c": torch.tensor([0.5, 1])}, None, "'c' is categorical"),
         ({**good(), "z": torch.full((2, 2, 2), 0.5)}, None, "'z' is binary"),
         ({**good(), "x": NAN}, None, "'x' has NaN or infinite values that are marked as observed"),

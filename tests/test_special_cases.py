@@ -120,7 +120,7 @@ ZEROS = torch.zeros(4).long()
         ({"a": ZEROS}, ZEROS, {}, r"takes Data\(values\), found dict"),
         (pc.Data({"a": ZEROS, "b": ZEROS}), ZEROS, {}, "needs one group observed and one not"),
         (pc.Data({"a": ZEROS}), ZEROS[:0], {}, r"the prior of 'b' must be draws, \[rows, \*event\], found shape \[0\]"),
-        (pc.Data({"a": ZEROS}), ZEROS + 4, {}, "'b' has classes 0 to 3, found 4 to 4"),
+        (pc.Data({"a": ZEROS}), ZEROS + 4, {}, "'b' has classes 0 to 3, found 4"),
         (pc.Data({"a": ZEROS}), ZEROS, {"chain_length": 2}, "chain_length is no option of .*: it is 1"),
         (pc.Data({"a": ZEROS}), ZEROS, {"form": RunningForm()}, "form is no option of .*: it is 'literal'"),
         (

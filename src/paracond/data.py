@@ -70,6 +70,11 @@ class Data:
     def __len__(self) -> int:
         return row_count(self.state)
 
+    def __repr__(self) -> str:
+        shares = {name: float(mask.double().mean()) for name, mask in self.mask.items()}
+        listed = [f"{name} {list(self.state[name].shape[1:])} {share:.0%} observed" for name, share in shares.items()]
+        return f"<Data of {len(self):,} rows: {', '.join(listed)}>"
+
     def __getitem__(self, rows) -> Data:
         """Select rows by a slice, a mask or indices. A single number keeps its batch axis."""
         single = isinstance(rows, Integral) and not isinstance(rows, bool)

@@ -218,10 +218,9 @@ class Categorical(Family):
             raise InputError(
                 f"{name!r} is categorical: classes are whole numbers from 0 to {self.classes - 1}, found {found:g}"
             )
-        if known.numel() and (int(known.min()) < 0 or int(known.max()) >= self.classes):
-            raise InputError(
-                f"{name!r} has classes 0 to {self.classes - 1}, found {int(known.min())} to {int(known.max())}"
-            )
+        wrong = known[(known < 0) | (known >= self.classes)]
+        if len(wrong):
+            raise InputError(f"{name!r} has classes 0 to {self.classes - 1}, found {int(wrong[0])}")
 
     def store(self, value: Tensor, dtype: torch.dtype) -> Tensor:
         # Unobserved entries may hold anything, but must be a valid index to be encoded.

@@ -93,6 +93,9 @@ class JointModel(nn.Module):
         # One parameter that shows type and device (in a tuple, so that it is not registered again).
         self._probe = (next(self.parameters(), None),)
 
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}: {family}" for name, family in self.variables.items())
+
     def forward(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
         """Return the distribution p(x_name | the rest of the state)."""
         return self.conditional(name)(self.encode(self.reads(name), state))

@@ -67,6 +67,9 @@ class Answer:
     samples: dict[str, Tensor]
     diagnostics: Diagnostics
 
+    def __repr__(self) -> str:
+        return f"<Answer about {', '.join(self.samples)}: {self.diagnostics!r}>"
+
 
 def joined(answers: list[Answer]) -> Answer:
     """One answer from those of some rows each."""
