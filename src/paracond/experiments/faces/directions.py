@@ -143,7 +143,7 @@ def demixing(runner: FacesRunner, model: pc.JointModel) -> None:
     value = measures.demixing_psnr(unknown, *pair, m, ordered=False)
     runner.add("demixing_psnr_unknown", value, "higher", "dB, unknown segmentations")
     value = measures.demixing_psnr(ask(segmentations, mask=m), *pair, m)
-    runner.add("demixing_psnr_gain_known_mask", value - filled, "higher", "dB ahead, if ours knows the mask too")
+    runner.add("demixing_psnr_gain_told", value - filled, "higher", "dB ahead, if ours knows the mask too")
     some = slice(0, 10)
     pairs = (("known s", known), ("unknown s", unknown))
     rows = [(name, tasks.Demixed(each.first[some], each.second[some], each.mask[some])) for name, each in pairs]
