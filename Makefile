@@ -20,7 +20,7 @@ lint: .venv/developed
 
 docs: .venv/docs  # the site is build/docs/index.html; a warning is an error
 	rm -rf docs/api
-	$(BIN)/python -m sphinx -W --keep-going -b html docs build/docs
+	$(BIN)/python -m sphinx -E -W --keep-going -b html docs build/docs  # -E: a build that remembers pages hides warnings
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import sys
+from importlib import import_module
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -50,6 +52,53 @@ nb_execution_mode = "off"  # tests/test_documentation.py runs the programs of th
 autosummary_generate = True
 autosummary_ignore_module_all = False  # `__all__` says what is public
 autosummary_imported_members = False
+#: What only the library itself calls, by class or module. The pages leave it out.
+INTERNAL = {
+    "paracond.composition": ["Renamed", "Ruled"],
+    "paracond.families": ["is_class", "family_from"],
+    "paracond.guidance": ["Guided", "check_weight", "doubt"],
+    "Engine": [
+        "another",
+        "capturable",
+        "fused",
+        "join_side_stream",
+        "move_towards",
+        "pool",
+        "precision",
+        "prepare",
+        "program",
+        "rounded_copy",
+        "settle",
+        "side_stream",
+        "synchronise",
+    ],
+    "Trainer": ["finish", "identity", "load_state_dict", "result", "state_dict"],
+    "Stepwise": ["finish", "result"],
+    "Learner": ["identity", "load_state_dict", "state_dict"],
+    "JointModel": ["check_names", "index"],
+    "Context": ["describe", "values"],
+    "Converged": ["run"],
+    "Sweeps": ["run"],
+}
+OTHERS = ("__main__", "cli", "experiments")
+
+
+def _modules() -> list[str]:
+    """All modules that the pages may show."""
+    found = pkgutil.walk_packages(paracond.__path__, "paracond.")
+    shown = [each.name for each in found if each.name.split(".")[1] not in OTHERS]
+    return ["paracond", *shown]
+
+
+def _undocumented(module: str) -> list[str]:
+    """The names of a module that would be entries without text."""
+    return [
+        name
+        for name, value in vars(import_module(module)).items()
+        if callable(value) and not inspect.getdoc(value)
+    ]
+
+
 PUBLIC = {name: getattr(paracond, name) for name in paracond.__all__}
 ERRORS = [
     name
@@ -67,7 +116,20 @@ autosummary_context = {  # what the page of `paracond` lists
             name for name, value in PUBLIC.items() if inspect.isfunction(value)
         ],
         "Exceptions and warnings": ERRORS,
-    }
+    },
+    "public_modules": [
+        f"~{value.__name__.removeprefix('paracond.')}"
+        for value in PUBLIC.values()
+        if inspect.ismodule(value)
+    ],
+    "left_out": {
+        name: [*INTERNAL.get(name, []), *_undocumented(name)] for name in _modules()
+    },
+    "set_in_init": {  # set in __init__, where autodoc does not see them
+        "Learner": {
+            "averaged": "The model with moving-average weights. `fit` returns it."
+        }
+    },
 }
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
@@ -113,7 +175,10 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 # --- links that work on the site and in the repository ------------------------------------------------------------
 
-ON_SITE = {"](../RESULTS.md": "](results.md"}
+ON_SITE = {"](../RESULTS.md": "](results.md"} | {
+    f"](../models/{name}/README.md": f"](models/{name}.md"
+    for name in ("mnist", "fashion", "faces")
+}
 
 
 def _use_pages(app, docname, source) -> None:
@@ -122,5 +187,16 @@ def _use_pages(app, docname, source) -> None:
         source[0] = source[0].replace(there, here)
 
 
+def _skip_member(app, what, name, obj, skip, options) -> bool | None:
+    """Leave out the members of `INTERNAL`, and those whose only docstring is torch's."""
+    written = getattr(obj, "fget", obj)
+    owner = getattr(written, "__qualname__", "").rpartition(".")[0].rpartition(".")[2]
+    if name in INTERNAL.get(owner, []):
+        return True
+    from_torch = hasattr(torch.nn.Module, name) and not getattr(obj, "__doc__", None)
+    return True if from_torch else None
+
+
 def setup(app) -> None:
     app.connect("source-read", _use_pages)
+    app.connect("autodoc-skip-member", _skip_member)

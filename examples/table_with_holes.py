@@ -50,9 +50,9 @@ model = pc.Learner(
 # Impute
 # ------
 # ``impute`` keeps what is known and fills in the rest: the mean of a measurement, the most probable species.
-# ``how="sample"`` would draw from the model instead.
+# Its chains run until they agree. ``how="sample"`` would draw from the model instead.
 
-filled = pc.impute(model, holes, stop=pc.Sweeps(200))
+filled = pc.impute(model, holes)
 for name in columns:
     hidden = ~holes.mask[name]
     error = (filled[name] - table[name])[hidden].square().mean().sqrt()

@@ -1,6 +1,7 @@
 """The written part of the repository: no folder of a machine in it, documents of bounded size, short table cells."""
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,22 @@ KILOBYTES = {"README.md": 9, "ARCHITECTURE.md": 12, "RESULTS.md": 32}
 WORDS_IN_A_CELL = 16
 
 
+def is_ignored(path: Path, patterns: list[str]) -> bool:
+    """Whether .gitignore leaves out a file, because it is built: `name/` anywhere, `folder/name/` at that place."""
+    within = path.relative_to(ROOT)
+    folders = [each.as_posix() for each in within.parents]
+    return any(
+        any(each == pattern for each in folders) if "/" in pattern else any(fnmatch(p, pattern) for p in within.parts)
+        for pattern in patterns
+    )
+
+
 def written() -> list[Path]:
     """Every file in which a path of the machine that wrote it could be left behind."""
     folders = [path for name in ("results", "research", "docs") for path in (ROOT / name).rglob("*")]
     files = [*folders, *ROOT.glob("models/*/README.md"), *ROOT.glob("*.md")]
-    made = {"__pycache__", "_build", ".ruff_cache"}
-    return [path for path in files if path.is_file() and not made & set(path.parts)]
+    patterns = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()]
+    return [path for path in files if path.is_file() and not is_ignored(path, patterns)]
 
 
 def machine_lines(path: Path) -> list[str]:
@@ -41,11 +52,18 @@ def test_documents_are_short(name):
     assert (ROOT / name).stat().st_size <= KILOBYTES[name] * 1000
 
 
-@pytest.mark.parametrize("name", ["README.md", "RESULTS.md"])
-def test_table_cells_are_short(name):
-    found = cells((ROOT / name).read_text(encoding="utf-8"))
-    assert found, f"{name} has a table"
+TABLES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("models/*/README.md"), *ROOT.glob("research/*.md")]
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_table_cells_are_short(path):
+    found = cells(path.read_text(encoding="utf-8"))
     assert [cell for cell in found if len(cell.split()) > WORDS_IN_A_CELL] == []
+
+
+def test_there_are_tables_to_check():
+    with_tables = {path.name for path in TABLES if cells(path.read_text(encoding="utf-8"))}
+    assert {"README.md", "RESULTS.md", "comparison.md", "chain-length.md"} <= with_tables
 
 
 def test_the_checks_find_what_they_look_for(tmp_path, monkeypatch):
@@ -54,3 +72,8 @@ def test_the_checks_find_what_they_look_for(tmp_path, monkeypatch):
     path.write_text("fine\n--out " + "/tm" + "p/run\n| a \\| b | c d |\n", encoding="utf-8")
     assert machine_lines(path) == ["RESULTS.md:2"]
     assert cells(path.read_text(encoding="utf-8")) == [" a \\| b ", " c d "]
+    patterns = ["__pycache__", "docs/api", "*.egg-info"]
+    assert is_ignored(tmp_path / "docs" / "api" / "x.rst", patterns)
+    assert is_ignored(tmp_path / "docs" / "__pycache__" / "x.pyc", patterns)
+    assert not is_ignored(tmp_path / "docs" / "api.md", patterns)
+    assert not is_ignored(tmp_path / "other" / "docs" / "api" / "x.rst", patterns)
