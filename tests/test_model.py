@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from helpers import assert_fits, assert_mean
@@ -316,6 +317,15 @@ def test_objects_are_shown_in_a_line(capsys):
     assert "c: Categorical(" in repr(model)
     answer = pc.query(model, want=["c"], stop=pc.Sweeps(4))
     assert repr(answer).startswith("<Answer about c: <") and len(repr(answer)) < 200
+
+
+def test_arrays_that_cannot_be_written_are_taken():
+    """pandas gives such arrays, and torch warns of them."""
+    values, mask = np.zeros((3, 2), dtype=np.float32), np.ones((3, 2), dtype=bool)
+    values.flags.writeable = mask.flags.writeable = False
+    data = pc.Data({"x": values}, {"x": mask})
+    data.state["x"].add_(1)
+    assert float(values.sum()) == 0 and bool(data.mask["x"].all())
 
 
 def test_a_shape_may_be_a_list():

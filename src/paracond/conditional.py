@@ -71,6 +71,7 @@ class Conditional(nn.Module):
         self.init = init
 
     def forward(self, others: Mapping[str, Tensor]) -> Distribution:
+        """Return the distribution given the encoded values of the other groups."""
         output = self.network(others)
         if tuple(output.shape[1:]) != self.family.output_shape:
             raise InputError(

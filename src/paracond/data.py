@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,7 +91,8 @@ class Data:
 def as_numbers(name: str, value) -> Tensor:
     """Convert an array or nested lists to a tensor, or refuse them."""
     try:
-        tensor = torch.as_tensor(value)
+        read_only = isinstance(value, np.ndarray) and not value.flags.writeable  # pandas gives such, and torch warns
+        tensor = torch.as_tensor(value.copy() if read_only else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name!r} must be a tensor or nested lists of numbers, found {value!r:.60}: {error}"
@@ -136,7 +138,7 @@ def expand_mask(name: str, mask: Tensor | None, shape: Sequence[int], device: to
     full, rows, event = tuple(shape), tuple(shape[:1]), tuple(shape[1:])
     if mask is None:
         return torch.ones(full, dtype=torch.bool, device=device)
-    mask = torch.as_tensor(mask, device=device)
+    mask = as_numbers(f"the mask of {name}", mask).to(device)
     if mask.dtype != torch.bool:
         raise InputError(f"mask of {name!r} must be boolean, found {mask.dtype}")
     if mask.shape == full:

@@ -60,11 +60,6 @@ class LatentUsage:
         """The number of active coordinates."""
         return int(self.active.sum())
 
-    @property
-    def collapsed(self) -> bool:
-        """Whether no coordinate is active."""
-        return self.count == 0
-
     def __repr__(self) -> str:
         total = float(self.information.sum())
         return f"<{self.count} of {self.active.numel()} latent coordinates active, {total:.2f} nats in all>"

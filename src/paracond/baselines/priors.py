@@ -52,6 +52,8 @@ class Prior(ABC):
 
 @dataclass(frozen=True)
 class Fixed(Prior):
+    """The standard prior of a family: N(0, 1), or fair coins."""
+
     family: Binary | Real
 
     def charge(self, q: Distribution) -> Tensor:

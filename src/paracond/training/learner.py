@@ -64,8 +64,8 @@ class Scored:
 class Learner(Trainer[Info]):
     """Learns a joint model from data with any pattern of missing values: `model = Learner(model, data).fit(steps)`.
 
-    `for info in learner.run(steps)` returns every update. `learner.averaged` is the model with moving-average weights,
-    which `fit` returns. `learner.save(folder)` and `learner.resume(folder)` write and read checkpoints.
+    `for info in learner.run(steps)` yields an `Info` per update. `learner.averaged` is the model with moving-average
+    weights, which `fit` returns. `learner.save(folder)` and `learner.resume(folder)` write and read checkpoints.
 
     Main arguments:
 

@@ -11,6 +11,7 @@ Schedule = Callable[[int], float]
 
 
 def constant(value: float) -> Schedule:
+    """The same value at every step."""
     return lambda step: value
 
 
@@ -25,6 +26,7 @@ def cosine(start: float, end: float, steps: int) -> Schedule:
 
 
 def as_schedule(what: str, value: float | Schedule) -> Schedule:
+    """A number or a schedule as a schedule; `what` is the name of the argument."""
     if not callable(value) and (not isinstance(value, (int, float)) or isinstance(value, bool)):
         raise InputError(f"{what} must be a number or a function of the step, found {value!r}")
     return value if callable(value) else constant(value)
