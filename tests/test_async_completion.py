@@ -1,5 +1,5 @@
-"""Completion parallel learning: laws against exact answers, which weights complete which pool, faults; and on a GPU,
-where the two really run at the same time."""
+"""Completion in parallel with learning: exact answers, which weights complete which pool, numbers that are not finite;
+and on a GPU, where the two really run at the same time."""
 
 import pytest
 import scipy.stats
@@ -29,8 +29,8 @@ def networks_learner(**options):
     torch.manual_seed(0)
     variables = {"x": pc.Real(3, scale="learned"), "c": pc.Categorical(3), "z": pc.Binary(4)}
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    start = pc.initializers.pca(variables, "x", ["c"], 2)
-    parts = {n: pc.Conditional(f, networks[n], start if n == "x" else None) for n, f in variables.items()}
+    init = pc.initializers.pca(variables, "x", ["c"], 2)
+    parts = {n: pc.Conditional(f, networks[n], init if n == "x" else None) for n, f in variables.items()}
     generator = torch.Generator().manual_seed(1)
     state = {"x": torch.rand(64, 3, generator=generator), "c": torch.randint(3, (64,), generator=generator)}
     data = pc.datasets.hide(pc.Data(state), {"c": 0.5})
@@ -181,7 +181,7 @@ def test_the_limiting_distribution_is_learned(form):
     assert exact.kl(joint, found) < 0.03 < 0.1 * start
 
 
-# --- faults -----------------------------------------------------------------------------------------------------
+# --- non-finite numbers -----------------------------------------------------------------------------------------
 
 
 def spoil(learner):
@@ -208,7 +208,7 @@ def test_a_completion_that_is_not_finite_stops_and_is_not_used():
     assert all(torch.equal(a, b) for a, b in zip(now, [*kept[: len(now) - 3], *kept[-3:]], strict=True))
 
 
-def test_a_fault_written_down_beside_counts_before_its_pool_is_used():
+def test_what_is_not_finite_in_parallel_counts_before_its_pool_is_used():
     """Recorded programs only write it down."""
     learner = networks_learner()
     learner.fit(6)
@@ -224,7 +224,7 @@ def test_a_fault_written_down_beside_counts_before_its_pool_is_used():
     assert all(torch.equal(v, learner.batch.state[n]) for n, v in batch.items())
 
 
-def test_the_first_fault_stays_the_first():
+def test_the_first_stays_the_first():
     learner = networks_learner()
     learner.guard.first.copy_(torch.tensor([2, 0, 0]))
     learner.completion.resources.guard.first.copy_(torch.tensor([1, 2, 3]))
@@ -290,7 +290,7 @@ def test_recorded_learning_beside_completion_reaches_the_same_loss():
 
 
 @gpu
-def test_a_fault_beside_recorded_updates_freezes_them_and_is_found():
+def test_what_is_not_finite_in_parallel_to_recorded_updates_freezes_them_and_is_found():
     learner = scenes_learner(True, engine="graphs")
     learner.fit(42)
     learner.source.engine.join_side_stream()

@@ -537,7 +537,7 @@ def test_other_threads_and_ignored_signals_are_left_alone(tmp_path):
     assert seen == [handler, signal.SIG_IGN]
 
 
-def test_a_fault_leaves_the_last_checkpoint_and_is_written_beside_it(tmp_path):
+def test_a_nonfinite_state_leaves_the_last_checkpoint_and_has_its_own(tmp_path):
     learner = make()
     checkpoints.fit(learner, 6, tmp_path)
     kept = picture(learner)
@@ -550,16 +550,16 @@ def test_a_fault_leaves_the_last_checkpoint_and_is_written_beside_it(tmp_path):
     again = make(seed=1)
     with pytest.raises(pc.NonFiniteError) as error:
         checkpoints.fit(again, 40, tmp_path, resume=True, on_step=ruin)
-    assert "fault" in error.value.__notes__[0]
+    assert "nonfinite" in error.value.__notes__[0]
     last = make(seed=2)
     checkpoints.restore(last, tmp_path)
     assert_same(picture(last), kept, but=STALE)
-    fault = make(seed=2)
-    checkpoints.restore(fault, tmp_path / checkpoints.FAULT)
-    assert 12 <= fault.step_count < 40
+    broken = make(seed=2)
+    checkpoints.restore(broken, tmp_path / checkpoints.NONFINITE)
+    assert 12 <= broken.step_count < 40
 
 
-def test_a_fault_that_was_not_yet_noticed_is_not_saved(tmp_path):
+def test_a_nonfinite_state_that_was_not_yet_noticed_is_not_saved(tmp_path):
     """Recorded programs only write it down."""
     learner = make()
     learner.guard.first.copy_(torch.tensor([0, 1, 0]))
@@ -568,13 +568,13 @@ def test_a_fault_that_was_not_yet_noticed_is_not_saved(tmp_path):
     assert not checkpoints.exists(tmp_path)
 
 
-def test_a_fault_beside_learning_that_was_not_yet_noticed_is_not_saved(tmp_path):
+def test_a_nonfinite_state_of_parallel_completion_that_was_not_yet_noticed_is_not_saved(tmp_path):
     learner = make(parallel=True)
     learner.fit(3)
     learner.completion.resources.guard.first.copy_(torch.tensor([2, 1, 3]))
     with pytest.raises(pc.NonFiniteError, match="a completion of 'c' is not finite at step 2"):
         checkpoints.fit(learner, 3, tmp_path)
-    assert not checkpoints.exists(tmp_path) and checkpoints.exists(tmp_path / checkpoints.FAULT)
+    assert not checkpoints.exists(tmp_path) and checkpoints.exists(tmp_path / checkpoints.NONFINITE)
 
 
 def test_progress_counts_what_was_done_before(tmp_path, monkeypatch, capsys):

@@ -384,7 +384,7 @@ def test_keep_labels_refuses():
 
 def real(name):
     """The folder of the original files on this machine."""
-    roots = (os.environ.get("PARACOND_DATA"), "/work/shared/data")
+    roots = (os.environ.get("PARACOND_DATA"), Path(__file__).parents[2] / "shared" / "data")
     folder = next((Path(root, name) for root in roots if root and Path(root, name).is_dir()), None)
     return folder or pytest.skip(f"the files of {name} are not on this machine (set PARACOND_DATA)")
 

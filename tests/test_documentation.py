@@ -6,6 +6,7 @@ Programs of model cards need data that are not here. Of these, every call fits t
 
 import ast
 import dataclasses
+import importlib
 import inspect
 import re
 import runpy
@@ -181,3 +182,16 @@ def test_the_calls_of_a_card_fit_their_functions(card):
 def test_a_wrong_call_is_found(line, error):
     with pytest.raises(error):
         check_calls(f"import paracond as pc\n{line}")
+
+
+def test_what_the_pages_leave_out_exists():
+    """A name that is no longer there would stay in the list, and its successor on the page."""
+    tree = ast.parse((ROOT / "docs" / "conf.py").read_text())
+    found = next(n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "INTERNAL")
+    modules = {"Trainer": "paracond.training.trainer", "Stepwise": "paracond.training.stepwise"}
+    for owner, names in ast.literal_eval(found).items():
+        if owner.startswith("paracond"):
+            place = importlib.import_module(owner)
+        else:
+            place = getattr(importlib.import_module(modules[owner]) if owner in modules else pc, owner)
+        assert [name for name in names if not hasattr(place, name)] == []

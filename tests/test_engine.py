@@ -371,7 +371,7 @@ def test_a_working_model_rounds_weights_and_returns_their_gradients():
 
 
 @gpu
-def test_a_fault_in_a_recorded_program_is_found_and_nothing_changes_after_it():
+def test_what_is_not_finite_in_a_recorded_program_is_found_and_nothing_changes_after_it():
     model = table_model(random_tables(SHAPE, 0)).to("cuda")
     learner = learner_of(model, pc.Data(sample(random_joint(SHAPE, 1), 100, 2)), learning_rate=0.01, batch_size=50)
     learner.fit(30)

@@ -321,5 +321,6 @@ def test_committed_results_have_what_was_asked_for():
     assert f"| {metrics['fid']:.1f} |" in readme and f"| {metrics['fid']:.1f} (floor" in card
     assert f"| {ratio} |" in readme and f"| {ratio} |" in card
     assert f"| {metrics['switch_success']:.1%} |" in readme
-    assert f"| {metrics['demixing_psnr_gain']:+.1f}: **missed**" in readme and f"{metrics['union_gain_fid']:+.1f}" in readme
+    assert f"| {metrics['demixing_psnr_gain']:+.1f}: **missed**" in readme
+    assert f"{metrics['union_gain_fid']:+.1f}" in readme
     assert f"| {metrics['inpainting_psnr']:.2f} dB" in card

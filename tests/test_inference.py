@@ -260,7 +260,9 @@ def test_a_warning_points_to_the_line_that_asked():
 
 @pytest.mark.parametrize("seed", ["a", 1.5, None, True, 2**70])
 def test_bad_seeds_are_refused(seed):
-    for ask in (pc.query, pc.sample, partial(pc.Learner, data=pc.Data({"u": torch.zeros(3, 2)}))):
+    data = pc.Data({"u": torch.zeros(3, 2)})
+    hide = lambda _, seed: pc.datasets.hide(data, {"u": 0.5}, seed=seed)  # noqa: E731
+    for ask in (pc.query, pc.sample, partial(pc.Learner, data=data), hide):
         with pytest.raises(pc.InputError, match="seed must be a whole number of at most 64 bits, found"):
             ask(MODEL, seed=seed)
 

@@ -635,9 +635,9 @@ def test_hiding_is_exact_and_even():
         pc.datasets.digits("validation")
 
 
-def test_a_start_learns_the_principal_components():
+def test_an_initializer_learns_the_principal_components():
     """Where the classes differ only in their means, the bound's maximum is the likelihood's, known in closed form; and
-    the conditional learns as if there was no start."""
+    the conditional learns as if there was no initializer."""
     generator = torch.Generator().manual_seed(0)
     rows, size, rank = 4000, 6, 2
     c = torch.randint(2, (rows,), generator=generator)
@@ -646,26 +646,26 @@ def test_a_start_learns_the_principal_components():
     x = x + c[:, None]
     variables = {"x": pc.Real(size), "c": pc.Categorical(2)}
     averaged = {}
-    for begins in (True, False):
+    for with_init in (True, False):
         torch.manual_seed(1)
         networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-        start = pc.initializers.pca(variables, "x", ["c"], rank) if begins else None
-        x_given_c = pc.Conditional(variables["x"], networks["x"], start)
+        init = pc.initializers.pca(variables, "x", ["c"], rank) if with_init else None
+        x_given_c = pc.Conditional(variables["x"], networks["x"], init)
         model = pc.JointModel({"x": x_given_c, "c": pc.Conditional(variables["c"], networks["c"])})
         options = {"batch_size": rows, "average": 0.9, "learning_rate": pc.schedules.cosine(0.03, 1e-4, 1500)}
-        averaged[begins] = learner_of(model, pc.Data({"x": x, "c": c}), chain_length=1, **options).fit(1500)
+        averaged[with_init] = learner_of(model, pc.Data({"x": x, "c": c}), chain_length=1, **options).fit(1500)
     centred = (x - torch.stack([x[c == k].mean(0) for k in range(2)])[c]).double()
     values = torch.linalg.eigvalsh(centred.T @ centred / rows).flip(0)
     logs = values[:rank].log().sum() + (size - rank) * values[rank:].mean().log()
     best = -0.5 * (logs + size * math.log(2 * math.pi) + size)
     found = pc.initializers.score(averaged[True], "x", {"x": x, "c": c}).mean()
     assert float(best) - 0.01 < float(found) <= float(best) + 0.01
-    networks = [averaged[begins].conditional("x").network.state_dict() for begins in (True, False)]
+    networks = [averaged[with_init].conditional("x").network.state_dict() for with_init in (True, False)]
     assert all(torch.equal(one, networks[1][name]) for name, one in networks[0].items())
 
 
 @pytest.mark.parametrize("size", [6, 60])
-def test_a_start_is_fitted_exactly(size):
+def test_an_initializer_is_fitted_exactly(size):
     """The likelihood's maximum in closed form, which the bound attains with zero gradient; classes that are one-hot do
     not determine the mean, but all that it says. Afterwards it learns no more, and examples with gaps are left out."""
     generator = torch.Generator().manual_seed(0)
@@ -676,25 +676,25 @@ def test_a_start_is_fitted_exactly(size):
     x = torch.randn(rows, rank, generator=generator) @ directions + 0.2 * torch.randn(rows, size, generator=generator)
     x = (x + c[:, None]).double()
     variables = {"x": pc.Real(size), "c": pc.Categorical(3)}
-    start = pc.initializers.pca(variables, "x", ["c"], rank)
+    init = pc.initializers.pca(variables, "x", ["c"], rank)
     networks = {n: pc.networks.mlp(variables, n, hidden=8) for n in variables}
-    conditionals = {n: pc.Conditional(variables[n], networks[n], start if n == "x" else None) for n in variables}
+    conditionals = {n: pc.Conditional(variables[n], networks[n], init if n == "x" else None) for n in variables}
     model = pc.JointModel(conditionals).double()
     broken, known = torch.cat([x, 1e6 + x[:50]]), torch.arange(rows + 50) < rows
     pc.initializers.fit(model, pc.Data({"x": broken, "c": torch.cat([c, c[:50]])}, {"c": known}))
-    assert not any(p.requires_grad for p in start.parameters())
+    assert not any(p.requires_grad for p in init.parameters())
     centred = x - torch.stack([x[c == k].mean(0) for k in range(3)])[c]
     values = torch.linalg.eigvalsh(centred.T @ centred / rows).flip(0)
     logs = values[:rank].log().sum() + (size - rank) * values[rank:].mean().log()
     best = -0.5 * (logs + size * math.log(2 * math.pi) + size)
-    start.requires_grad_(True)
+    init.requires_grad_(True)
     found = pc.initializers.score(model, "x", {"x": x, "c": c}).mean()
     assert abs(float(found.detach()) - float(best)) < 1e-9
     found.backward()
-    assert max(float(p.grad.abs().max()) for p in start.parameters()) < 1e-6
-    start.requires_grad_(False)
-    before = [p.clone() for p in start.parameters()]
+    assert max(float(p.grad.abs().max()) for p in init.parameters()) < 1e-6
+    init.requires_grad_(False)
+    before = [p.clone() for p in init.parameters()]
     learner_of(model, pc.Data({"x": x, "c": c}), batch_size=16).fit(5)
-    assert all(torch.equal(a, b) for a, b in zip(before, start.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, init.parameters(), strict=True))
     with pytest.raises(pc.InputError, match="3 directions need more than 3 examples, found 2"):
         pc.initializers.fit(model, pc.Data({"x": x[:2], "c": c[:2]}))

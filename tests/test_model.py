@@ -1,6 +1,8 @@
 """Joint models: names, weights, what is valid, saving and loading."""
 
+import copy
 import json
+import pickle
 from dataclasses import dataclass
 
 import numpy as np
@@ -317,6 +319,62 @@ def test_objects_are_shown_in_a_line(capsys):
     assert "c: Categorical(" in repr(model)
     answer = pc.query(model, want=["c"], stop=pc.Sweeps(4))
     assert repr(answer).startswith("<Answer about c: <") and len(repr(answer)) < 200
+
+
+class Asked(pc.networks.Network):
+    """A network whose constructor has every kind of argument that can be rebuilt."""
+
+    def __init__(this, n, options=None, *, width=2, **kwargs):
+        super().__init__()
+        this.given = {"n": n, "options": options, "width": width, **kwargs}
+        this.layer = nn.Linear(1, n)
+
+    def forward(self, others):
+        return self.layer(others["c"].reshape(-1, 1).float())
+
+
+class Nothing(pc.networks.Network):
+    """A network without a constructor of its own."""
+
+    def forward(self, others):
+        return 0 * others["x"][:, :1].repeat(1, 2)
+
+
+def test_a_network_keeps_the_arguments_of_its_constructor(tmp_path):
+    options = {"a": [1, 2]}
+    made = Asked(3, options=options, width=4, extra="e", kwargs=1)
+    options["a"] = 0
+    expected = {"n": 3, "options": {"a": [1, 2]}, "width": 4, "extra": "e", "kwargs": 1}
+    assert made.config == expected and copy.deepcopy(made).config == pickle.loads(pickle.dumps(made)).config == expected
+    families = {"x": pc.Real(3, scale=1.0), "c": pc.Binary(1)}
+    networks = {"x": Asked(3, width=5, extra=1), "c": pc.networks.mlp(families, "c", hidden=2)}
+    model = pc.JointModel({n: pc.Conditional(families[n], networks[n]) for n in families})
+    model.save(tmp_path)
+    again = pc.JointModel.load(tmp_path).conditional("x").network
+    assert again.given == networks["x"].given and torch.equal(again.layer.weight, networks["x"].layer.weight)
+    assert Nothing().config == {}
+
+
+def test_arguments_that_cannot_be_rebuilt_are_refused(tmp_path):
+    class Sizes(pc.networks.Network):
+        def __init__(self, *sizes):
+            super().__init__()
+
+    class Positional(pc.networks.Network):
+        def __init__(self, n, /):
+            super().__init__()
+
+    assert Sizes().config == {}
+    for make, name in ((lambda: Sizes(1, 2), "sizes"), (lambda: Positional(1), "n")):
+        with pytest.raises(pc.InputError, match=f"must take its argument '{name}' by name"):
+            make()
+    family = pc.Real(3, scale=1.0)
+    model = pc.JointModel(
+        {"x": pc.Conditional(family, Asked(3, act=torch.tanh)), "c": pc.Conditional(family, Nothing())}
+    )
+    with pytest.raises(pc.InputError, match=r"'act' of Asked must be a value that JSON can hold, .* found <built-in"):
+        model.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 def test_arrays_that_cannot_be_written_are_taken():

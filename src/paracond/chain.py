@@ -12,9 +12,9 @@ The library is about one step, `transition`: it redraws one group, x_i ~ p_theta
 Observed values are clamped: a step never changes them. A clamp may cover whole groups, rows or single coordinates, with
 another pattern in every row. Groups that are clamped everywhere are left out of the scan.
 
-With `per_row` every row chooses among its own free groups; otherwise all rows share the choice, which is faster. Each
-row follows the same law either way, up to steps in which a shared choice falls on a group that the row has clamped; but
-only `per_row` makes the rows independent of each other.
+With `per_row` every row chooses among its own free groups, at random; otherwise all rows share the choice, which is
+faster. Each row follows the same law either way, up to steps in which a shared choice falls on a group that the row has
+clamped; but only `per_row` makes the rows independent of each other.
 """
 
 from __future__ import annotations
@@ -106,28 +106,18 @@ class Scan:
 
 
 class RowScan:
-    """A scan for each row. `free` is `[batch, names]`, true where a row may be redrawn."""
+    """A random scan for each row. `free` is `[batch, names]`, true where a row may be redrawn."""
 
-    def __init__(self, names: Iterable[str], alpha: Mapping[str, float], order: str, free: Tensor, generator):
-        if order not in ("random", "no-repeat"):
-            raise InputError(f"with per_row the scan must be random or no-repeat, found {order!r}")
+    def __init__(self, names: Iterable[str], alpha: Mapping[str, float], free: Tensor, generator: torch.Generator):
         self.names = tuple(names)
-        self.order = order
         weights = torch.tensor([alpha[name] for name in self.names], dtype=torch.float64, device=free.device)
         self.weights = weights * free
-        self.last: Tensor | None = None
         self.generator = generator
 
     def next(self) -> Tensor:
         """The index of the chosen group in every row; -1 in rows where nothing is free."""
-        weights = self.weights
-        if self.order == "no-repeat" and self.last is not None:
-            others = weights.scatter(1, self.last.clamp(min=0).unsqueeze(1), 0)
-            weights = torch.where((others > 0).any(1, keepdim=True), others, weights)
-        clocks = torch.empty_like(weights).exponential_(generator=self.generator) / weights
-        chosen = torch.where((weights > 0).any(1), clocks.argmin(1), -1)
-        self.last = chosen
-        return chosen
+        clocks = torch.empty_like(self.weights).exponential_(generator=self.generator) / self.weights
+        return torch.where((self.weights > 0).any(1), clocks.argmin(1), -1)
 
 
 class Chain:
@@ -166,7 +156,8 @@ class Chain:
         host = torch.Generator().manual_seed(int(seed))
         self.scan: Scan | RowScan
         if per_row:
-            self.scan = RowScan(self.free, model.alpha, scan, self._free_rows(batch), generator)
+            one_of("with per_row scan", scan, ["random"])
+            self.scan = RowScan(self.free, model.alpha, self._free_rows(batch), generator)
         else:
             self.scan = Scan(self.free, model.alpha, scan, host)
 

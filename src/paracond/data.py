@@ -109,10 +109,17 @@ def named(what: str, groups) -> dict:
     return dict(groups)
 
 
+def seeded(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A source of randomness, or refuse the seed."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not -(2**63) <= seed < 2**64:
+        raise InputError(f"seed must be a whole number of at most 64 bits, found {seed!r}")
+    return torch.Generator(device).manual_seed(int(seed))
+
+
 def at_least(numbers: Mapping[str, tuple[int, int]]) -> None:
     """Refuse arguments that are not whole numbers, or too small: `{argument: (found, least)}`."""
     for what, (found, least) in numbers.items():
-        if not isinstance(found, int) or isinstance(found, bool) or found < least:
+        if not isinstance(found, Integral) or isinstance(found, bool) or found < least:
             raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
 
 

@@ -1,4 +1,4 @@
-"""The oracle: the paper's quantities, computed exactly on a finite space by enumeration.
+"""The oracle computes the paper's quantities exactly, on a finite space, by enumeration.
 
 Kernels (section 3). A kernel p(x | x') is applied to distributions and scored against another, q:
 
@@ -263,16 +263,6 @@ def f(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
 def lower_bound(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
     """Return L_B of eq:chain."""
     return torch.xlogy(trajectory(q, data, n)[n], limiting(p)).sum() + f_hat(data, p, q, n)
-
-
-def lower_bound_kl(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
-    """Return L_B by its KL form, eq:chain_kl: L - n sum_x Q_n(x) KL(q(x' | x) || p^r(x' | x))."""
-    laws = trajectory(q, data, n)
-    weights, log_p = torch.stack(laws[:n]).sum(0), limiting(p).log()
-    moved = torch.stack(laws[1:]).sum(0)
-    # log p^r(x' | x) = log p(x | x') + log p(x') - log p(x)
-    backward = q.backward_score(weights, p) + (moved * log_p).sum() - (weights * log_p).sum()
-    return likelihood(data, p) - (q.forward_score(weights) - backward)
 
 
 # --- finite joint models ----------------------------------------------------------------------------------------

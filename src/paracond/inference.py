@@ -44,7 +44,7 @@ class NotMixedWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Converged:
-    """Run chains until they agree.
+    """Runs chains until they agree.
 
     ess: the effective sample size that every row must reach.
     limit: the largest number of sweeps.
@@ -76,7 +76,7 @@ class Converged:
 
 @dataclass(frozen=True)
 class Sweeps:
-    """Run chains for a fixed number of sweeps.
+    """Runs chains for a fixed number of sweeps.
 
     count: sweeps to average over.
     warmup: sweeps before these (default: as many).

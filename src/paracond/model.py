@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from paracond import networks, serialization
 from paracond.conditional import Conditional
-from paracond.data import InputError, Mask, State, as_numbers, at_least, expand_mask, row_count
+from paracond.data import InputError, Mask, State, as_numbers, at_least, expand_mask, row_count, seeded
 from paracond.distributions import Distribution
 from paracond.families import Family, family_from
 
@@ -149,9 +148,7 @@ class JointModel(nn.Module):
 
     def generator(self, seed: int) -> torch.Generator:
         """A source of randomness on the model's device."""
-        if not isinstance(seed, Integral) or isinstance(seed, bool) or not -(2**63) <= seed < 2**64:
-            raise InputError(f"seed must be a whole number of at most 64 bits, found {seed!r}")
-        return torch.Generator(self.device).manual_seed(int(seed))
+        return seeded(seed, self.device)
 
     @contextmanager
     def eval_mode(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paracond.data import Data, InputError, one_of
+from paracond.data import Data, InputError, one_of, seeded
 from paracond.datasets import idx
 
 ENVIRONMENT = "PARACOND_DATA"
@@ -137,7 +137,7 @@ def keep_labels(data: Data, count: int, seed: int = 0) -> Data:
     value = data.state["c"].cpu()
     if value.ndim != 1 or value.is_floating_point():
         raise InputError(f"labels of 'c' must be integers [rows], found {value.dtype} {list(value.shape)}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     rows = data.mask["c"].cpu().nonzero().squeeze(1)
     if not isinstance(count, Integral) or not 0 <= count <= len(rows):
         raise InputError(f"the number of labels to keep must be in 0..{len(rows)}, found {count}")

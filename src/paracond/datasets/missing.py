@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from paracond.data import Data, InputError
+from paracond.data import Data, InputError, seeded
 
 
 def hide(data: Data, fractions: Mapping[str, float], *, coordinates: bool = False, seed: int = 0) -> Data:
@@ -18,7 +18,7 @@ def hide(data: Data, fractions: Mapping[str, float], *, coordinates: bool = Fals
         keeps the same share of its labels, as far as they divide.
     seed: fixes what is hidden.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     mask = dict(data.mask)
     for name, fraction in fractions.items():
         if name not in data.state:

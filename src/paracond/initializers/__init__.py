@@ -1,4 +1,4 @@
-"""Where chains begin: the first state of any chain, and the distributions p_0 that it is drawn from.
+"""Initializers say where chains begin: the first state of any chain, and the distributions p_0 that it is drawn from.
 
 A group may have an initializer p_0(x_i | some other groups) (`Conditional(family, network, init=...)`). It puts the
 first state of a chain near the data. The limiting distribution of the chain does not depend on it.

@@ -1,4 +1,4 @@
-"""Networks for conditionals: modules that map the encoded other groups to the parameters of a family.
+"""Networks map the encoded other groups to the parameters of a group's family.
 
 Any module with that signature works. One that derives from `Network` also stores its arguments, so that a saved model
 can be rebuilt from its JSON, by class name, without pickle.

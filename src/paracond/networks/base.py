@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,11 +30,18 @@ class Network(nn.Module):
 
     def __new__(cls, *arguments: Any, **named: Any) -> Network:
         network = super().__new__(cls)
-        bound = inspect.signature(cls.__init__).bind_partial(network, *arguments, **named)
+        signature = inspect.signature(cls.__init__)
+        bound = signature.bind_partial(network, *arguments, **named)
         bound.apply_defaults()
-        del bound.arguments["self"]
-        options = bound.arguments.pop("options", {})
-        network.config = bound.arguments | options
+        network.config = {}
+        for name, value in list(bound.arguments.items())[1:]:  # the first is the network
+            kind = signature.parameters[name].kind
+            if kind == inspect.Parameter.VAR_KEYWORD:
+                network.config |= value
+            elif kind == inspect.Parameter.POSITIONAL_ONLY or (kind == inspect.Parameter.VAR_POSITIONAL and value):
+                raise InputError(f"{cls.__name__} must take its argument {name!r} by name, to be rebuilt from a file")
+            elif kind != inspect.Parameter.VAR_POSITIONAL:
+                network.config[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
         return network
 
 
@@ -41,7 +50,15 @@ def describe(network: object) -> dict | None:
 
     network: the module.
     """
-    return {"class": type(network).__name__, **network.config} if isinstance(network, Network) else None
+    if not isinstance(network, Network):
+        return None
+    for name, value in network.config.items():
+        try:
+            json.dumps(value)
+        except TypeError:
+            wanted = "a value that JSON can hold, for the network to be saved"
+            raise InputError(f"{name!r} of {type(network).__name__} must be {wanted}, found {value!r:.60}") from None
+    return {"class": type(network).__name__, **network.config}
 
 
 def rebuild(variable: str, description: dict | None) -> nn.Module:

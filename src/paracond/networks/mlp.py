@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from paracond.data import InputError, at_least, one_of
+from paracond.data import InputError, at_least, one_of, seeded
 from paracond.families import Family
 from paracond.networks.base import Network, read_groups
 
@@ -71,7 +71,7 @@ class StackedMLP(Network):
     def __init__(self, names: Sequence[str], members: int, hidden: int = 16, seed: int = 0):
         super().__init__()
         self.names = self.reads = tuple(names)
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
 
         def uniform(*shape: int, fan_in: int) -> nn.Parameter:
             bound = 1 / math.sqrt(fan_in)

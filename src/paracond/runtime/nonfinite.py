@@ -1,11 +1,11 @@
 """Losses, gradients and draws that are not finite: they are found where they arise, and nothing is learned from them.
 
 Without recorded programs an error is raised at once. Within a recorded program the host cannot check values, so the
-first fault is stored on the device, with its step, and from then on neither the parameters nor the running batch
+first one is stored on the device, with its step, and from then on neither the parameters nor the running batch
 change. The host reads it some updates later, without waiting.
 
 Completion in parallel (see `AsyncCompletion`) has a guard of its own, because two streams must not write to one place.
-The learner adopts its faults before it uses any of its results.
+The learner adopts what it has stored before it uses any of its results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NonFiniteError(ArithmeticError):
 
 
 def record_first(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: int, suspect: int) -> Tensor:
-    """Store in `first` the first of `numbers` that is not finite, unless a fault is stored there; true if none is."""
+    """Store in `first` the first of `numbers` that is not finite, unless one is stored there; true if none is."""
     bad = torch.stack([~number.isfinite() for number in numbers])
     which = bad.to(torch.uint8).argmax() + suspect
     found = torch.stack([clock, torch.full_like(clock, variable), which])
@@ -44,7 +44,7 @@ def record_first(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: 
 
 
 class NonFiniteGuard:
-    """Keeps the first fault of a learner's programs. `clock` counts updates, on the device."""
+    """Keeps the first non-finite number of a learner's programs. `clock` counts updates, on the device."""
 
     def __init__(self, names: Sequence[str], engine: Engine):
         self.names, self.engine, device = tuple(names), engine, engine.device
@@ -67,7 +67,7 @@ class NonFiniteGuard:
 
     @torch.no_grad()
     def adopt(self, other: NonFiniteGuard) -> None:
-        """Take over the first fault of `other`, if there is none here."""
+        """Take over what `other` has stored, if nothing is stored here."""
         self.first.copy_(torch.where(self.first[0] < 0, other.first, self.first))
 
     def tick(self) -> None:
@@ -83,14 +83,14 @@ class NonFiniteGuard:
         self.first.copy_(state["first"])
 
     def raise_if_seen(self, step: int) -> None:
-        """Raise the first fault if the host knows of it. It asks the device every `EVERY` steps, without waiting."""
+        """Raise `NonFiniteError` if the host knows of one. It asks the device every `EVERY` steps, without waiting."""
         if step % EVERY == 0:
             if int(self.seen) >= 0:
                 self.raise_first()
             self.seen.copy_(self.first[0], non_blocking=True)
 
     def raise_first(self) -> None:
-        """Wait for the programs so far, and raise their first fault if there is one."""
+        """Wait for the programs so far, and raise `NonFiniteError` if one of their numbers was not finite."""
         step, variable, suspect = self.first.tolist()
         if step >= 0:
             raise NonFiniteError(self.names[variable], step, SUSPECTS[suspect])

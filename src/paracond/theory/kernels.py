@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from paracond.chain import Chain
 from paracond.conditional import Conditional
-from paracond.data import Data, InputError, State, at_least, one_of, row_count, take, wide
+from paracond.data import Data, InputError, State, at_least, one_of, row_count, seeded, take, wide
 from paracond.model import JointModel
 from paracond.networks import Network
 from paracond.runtime.nonfinite import NonFiniteError
@@ -245,7 +245,7 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
             raise InputError("no parameter requires a gradient: call kernel.requires_grad_(True)")
         self.optimiser = optimiser(learned)
         device = next(iter(self.data.values())).device
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.generator = seeded(seed, device)
         self.step_count = 0
         self.batch = self._fresh(batch_size)
 

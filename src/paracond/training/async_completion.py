@@ -118,7 +118,7 @@ class AsyncCompletion:
 
     @torch.no_grad()
     def _take_pool(self) -> None:
-        """Copy the completed pool to the front, and its first fault; nothing runs on the side stream."""
+        """Copy the completed pool to the front, and what its guard has stored; nothing runs on the side stream."""
         source = self.completion
         for front, back in ((self.pool, source.pool), (self.redrawn, source.redrawn)):
             for name, value in front.items():

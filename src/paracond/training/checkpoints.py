@@ -5,8 +5,8 @@ A checkpoint is what the learner's `state_dict()` returns, as JSON and safetenso
 learner that continues is made with the same arguments, whose schedules are functions of its step count. Settings of
 optimisers are part of the state. `learning_rate` still overrides the rate.
 
-A checkpoint is always of a moment between two updates without a fault, and replaces the former one in one rename (see
-`serialization`).
+A checkpoint is always of a moment between two updates at which all was finite. It replaces the former one in one rename
+(see `serialization`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # a trainer saves itself by this module
     from paracond.training.trainer import Trainer
 
 FORMAT = "paracond checkpoint 2"
-FAULT = "fault"  # the folder, inside that of the checkpoint, for the state in which something was not finite
+NONFINITE = "nonfinite"  # the folder, inside that of the checkpoint, for a state that is not finite
 
 
 def fit(
@@ -52,14 +52,14 @@ def fit(
     A checkpoint is written to `folder` every `every` seconds and at the end, be it the last step, the end of the time
     box or Ctrl-C (which lets the update in progress finish; a second one does not). With `resume` the run goes on from
     the checkpoint in `folder` if there is one. `on_step(info)` is called after each update. A NonFiniteError leaves the
-    last checkpoint as it is, to resume from with other settings, and the state at that moment in `folder`/fault.
+    last checkpoint as it is, to resume from with other settings, and the state at that moment in `folder`/nonfinite.
     """
     if minutes is not None and not minutes >= 0:
         raise InputError(f"minutes must not be negative, found {minutes}")
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     place = None if folder is None else Path(folder)
     _begin(learner, place, resume)
-    with _keeping_faults(learner, place), _deferred_interrupt(place is not None) as interrupted:
+    with _keeping_nonfinite(learner, place), _deferred_interrupt(place is not None) as interrupted:
         due = time.monotonic() + every
         for info in _updates(learner, steps, progress, lambda: interrupted.is_set() or time.monotonic() >= end):
             if on_step is not None:
@@ -81,7 +81,7 @@ def exists(folder: str | Path) -> bool:
 
 
 def save(learner: Trainer, folder: str | Path) -> None:
-    """Write or replace the checkpoint in a folder; a fault not yet noticed is raised instead (NonFiniteError)."""
+    """Write or replace the checkpoint in a folder; raises a pending `NonFiniteError` instead."""
     learner.finish()
     _write(learner, folder)
 
@@ -220,13 +220,15 @@ def _deferred_interrupt(wanted: bool) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _keeping_faults(learner: Trainer, folder: Path | None) -> Iterator[None]:
-    """A fault can be noticed in the middle of an update, or some updates late: the model is the last good one, but the
-    run cannot go on from there. So it is written to a folder of its own, not over the last checkpoint."""
+def _keeping_nonfinite(learner: Trainer, folder: Path | None) -> Iterator[None]:
+    """Write a state that is not finite to a folder of its own, not over the last checkpoint.
+
+    The model is the last good one, but the run cannot go on: this is noticed in mid-update, or some updates late.
+    """
     try:
         yield
     except NonFiniteError as error:
         if folder is not None:
-            _write(learner, folder / FAULT)
-            error.add_note(f"the model and all else at that moment are in {folder / FAULT}, to look at")
+            _write(learner, folder / NONFINITE)
+            error.add_note(f"the model and all else at that moment are in {folder / NONFINITE}, to look at")
         raise

@@ -1,4 +1,4 @@
-"""Numbers that change while a model learns: chain length (appendix D: start short, grow), learning rate."""
+"""Schedules say how numbers change while a model learns: chain length (appendix D), learning rate."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from paracond.data import Data, InputError, at_least
+from paracond.data import Data, InputError, at_least, seeded
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, RoundedCopy
 from paracond.runtime.nonfinite import NonFiniteGuard
@@ -75,7 +75,7 @@ class Trainer(Stepwise[Info, JointModel]):
         self.rates = _rates(model, learning_rate)
         self.batch_size, self.decay = batch_size, average
         self.generator = model.generator(seed)
-        self.host = torch.Generator().manual_seed(seed)  # choices that are made on the host
+        self.host = seeded(seed)  # choices that are made on the host
         self.step_count = 0
         self.guard = NonFiniteGuard(model.names, self.engine)
         self.resources = Resources(self.engine, self.guard, self.generator, self.host)
@@ -116,7 +116,7 @@ class Trainer(Stepwise[Info, JointModel]):
         return self.averaged
 
     def finish(self) -> None:
-        """Raise the first fault of all updates so far, if there was one."""
+        """Raise the first `NonFiniteError` of all updates so far, if there was one."""
         self.guard.raise_first()
         self.source.finish()
 
