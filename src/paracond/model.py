@@ -21,11 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paracond import networks, serialization
+from paracond import serialization
 from paracond.conditional import Conditional
 from paracond.data import InputError, Mask, State, as_numbers, at_least, expand_mask, row_count, seeded
 from paracond.distributions import Distribution
 from paracond.families import Family, family_from
+from paracond.networks.base import describe, rebuild
 
 FORMAT = "paracond model 1"
 HALF = (torch.bfloat16, torch.float16)
@@ -216,8 +217,8 @@ class JointModel(nn.Module):
         description = {
             "format": FORMAT,
             "variables": {name: self.variables[name].describe() for name in self.names},
-            "networks": {name: networks.describe(self.conditional(name).network) for name in self.names},
-            "init": {name: networks.describe(i) for name in self.names if (i := self.conditional(name).init)},
+            "networks": {name: describe(self.conditional(name).network) for name in self.names},
+            "init": {name: describe(i) for name in self.names if (i := self.conditional(name).init)},
             "alpha": self.alpha,
             "context": {name: group.describe() for name, group in self.context.items()},
             "tied": tied,
@@ -256,11 +257,11 @@ class JointModel(nn.Module):
         for name in [name for name in modules if name not in possible]:
             raise InputError(f"modules: {name!r} is none of {', '.join(sorted(possible))}")
         for name, family in description["variables"].items():
-            network = modules.get(name) or networks.rebuild(name, description["networks"][name])
+            network = modules.get(name) or rebuild(name, description["networks"][name])
             init: Any = None
             if name in description["init"]:
                 key = f"init of {name}"
-                init = modules.get(key) or networks.rebuild(key, description["init"][name])
+                init = modules.get(key) or rebuild(key, description["init"][name])
             conditionals[name] = Conditional(family_from(family), network, init)
         context = {n: Context(family_from(c["family"]), c["default"]) for n, c in description["context"].items()}
         return cls(conditionals, description["alpha"], context)
