@@ -75,6 +75,7 @@ def child(kind: str, tree: Path) -> float:
 
 def measure(kind: str) -> float:
     import torch
+    from stopwatch import milliseconds
 
     import paracond as pc
 
@@ -113,18 +114,6 @@ def setting(name: str) -> tuple[Callable, dict]:
     }
     data = pc.Data(state, {"s": rows < 800, "c": rows >= 300})
     return lambda engine: model.make_learner(model.BEST, data, engine, 0), {"c": torch.ones(1024, 40).cuda()}
-
-
-def milliseconds(work: Callable[[], object], repeats: int) -> float:
-    import torch
-
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(repeats):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / repeats
 
 
 if __name__ == "__main__":

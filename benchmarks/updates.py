@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from stopwatch import milliseconds
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -88,26 +89,13 @@ def _count(model: pc.JointModel, name: str, state: State) -> Work:
     return Work(counter.get_total_flops(), moved + BYTES_PER_PARAMETER * parameters)
 
 
-def milliseconds(work: Callable[[], object], repeats: int) -> float:
-    """Mean time of a call on CUDA, by events, after a warm-up of a tenth of the repeats."""
-    for _ in range(max(3, repeats // 10)):
-        work()
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(repeats):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / repeats
-
-
 def rates() -> tuple[float, float]:
     """Operations and bytes per second of this device: a large bfloat16 product, a large copy."""
     a, b = torch.randn(2, 8192, 8192, device="cuda", dtype=torch.bfloat16)
-    product = milliseconds(lambda: a @ b, 30)
+    product = milliseconds(lambda: a @ b, 30, warm=3)
     source = torch.empty(2**30, device="cuda", dtype=torch.uint8).random_()
     target = torch.empty_like(source)
-    copy = milliseconds(lambda: target.copy_(source), 30)
+    copy = milliseconds(lambda: target.copy_(source), 30, warm=3)
     return 2 * 8192**3 / (product / 1e3), 2 * 2**30 / (copy / 1e3)
 
 
@@ -129,14 +117,14 @@ def fast_update(make: Callable[[pc.Engine], pc.Learner], compile: bool) -> tuple
         fast.step()
     fast.engine.synchronise()
     set_up = time.perf_counter() - began
-    return milliseconds(fast.step, 600), set_up
+    return milliseconds(fast.step, 600, warm=60), set_up
 
 
 def update_times(make: Callable[[pc.Engine], pc.Learner], compile: bool) -> UpdateTime:
     """The same updates on the fast engine and in plain eager float32, one after the other."""
     fast_ms, set_up = fast_update(make, compile)
     eager = make(pc.Engine("cuda", "eager"))
-    eager_ms = milliseconds(eager.step, 90)
+    eager_ms = milliseconds(eager.step, 90, warm=9)
     work = count_work(eager.model, eager.batch_size)
     operations, moved = rates()
     floor = 1e3 * max(work.operations / operations, work.bytes / moved)
