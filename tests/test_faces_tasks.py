@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import paracond as pc
-from paracond.datasets.faces import LABELS
+from paracond.datasets.faces import LABELS, MIRRORED
 from paracond.experiments.common.pictures import label_map
 from paracond.experiments.faces import baselines, measures, tasks
 from paracond.experiments.faces import report as pictures_of
 from paracond.networks import scene_network
+from paracond.training.augment import Moved
 
 KINDS = {"masks": pc.Binary((18, 64, 64)), "labels": pc.Categorical(19, (64, 64))}
 QUICK = {"sweeps": 1, "chains": 2}
@@ -245,7 +246,7 @@ def test_in_a_mirror_left_is_right():
     labels = torch.randint(19, (16, 64, 64), generator=torch.Generator().manual_seed(0))
     found = {}
     for kind, s in (("labels", labels), ("masks", tasks.masks(tiny("labels"), labels).float())):
-        moved = baselines.Moved(0, True, "cpu")
+        moved = Moved(0, True, "cpu", exchange=MIRRORED)
         found[kind] = moved({"x": pictures(16), "s": s}, torch.Generator().manual_seed(1))
         assert found[kind]["s"].dtype == s.dtype
     assert torch.equal(tasks.masks(tiny("labels"), found["labels"]["s"]).float(), found["masks"]["s"])
@@ -263,7 +264,7 @@ def test_in_a_mirror_left_is_right():
 
 def test_the_flag_says_which_were_moved():
     x = pictures(40)
-    moved = baselines.Moved(3, False, "cpu", share=0.5, flag="moved")({"x": x}, torch.Generator().manual_seed(0))
+    moved = Moved(3, False, "cpu", share=0.5, flag=True)({"x": x}, torch.Generator().manual_seed(0))
     said = moved["moved"] == 1
     changed = (moved["x"] != x).flatten(1).any(1)
     assert 5 < int(said.sum()) < 35 and not bool((changed & ~said).any())
@@ -273,7 +274,7 @@ def test_the_flag_says_which_were_moved():
 def test_images_and_masks_move_together():
     x = pictures(8)
     s = (x[:, :1] > 0.5).float().expand(-1, 18, -1, -1).clone()
-    moved = baselines.Moved(3, False, "cpu")({"x": x, "s": s}, torch.Generator().manual_seed(0))
+    moved = Moved(3, False, "cpu")({"x": x, "s": s}, torch.Generator().manual_seed(0))
     assert torch.equal((moved["x"][:, :1] > 0.5).float().expand_as(s), moved["s"]) and not torch.equal(moved["x"], x)
 
 

@@ -18,13 +18,14 @@ import paracond as pc
 from paracond import exact
 from paracond.cli import main as cli
 from paracond.experiments.common import milestones as milestones_module
-from paracond.experiments.common.images import Moved, shown
+from paracond.experiments.common.images import shown
 from paracond.experiments.common.learning import balanced
 from paracond.experiments.common.milestones import Milestones
 from paracond.experiments.images import experiment as images_experiment
 from paracond.experiments.images import fashion, mnist
 from paracond.experiments.images import model as images
 from paracond.networks import image_network
+from paracond.training.augment import Moved
 
 KINDS = ("plain", "residual")
 
@@ -200,7 +201,7 @@ def test_bad_use_of_context_is_refused(call, message):
 def test_shifts_are_those_of_a_roll_with_empty_borders():
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(300, 2, 6, 5) + 0.1
-    moved = Moved(2, False, "cpu", share=0.7, flag="moved")({"x": x}, generator)
+    moved = Moved(2, False, "cpu", share=0.7, flag=True)({"x": x}, generator)
     seen = set()
     for row in range(300):
         found = [
@@ -330,7 +331,7 @@ def test_a_loaded_model_is_for_inference(tmp_path):
 def test_moved_images_must_be_observed_whole():
     data = pc.Data({"x": torch.zeros(4, 1, 12, 10)}, {"x": torch.rand(4, 1, 12, 10) < 0.5})
     with pytest.raises(pc.InputError, match="'x' is moved by an augmentation, but some rows are observed only in part"):
-        pc.Learner(make(), data, augment=Moved(2, False, "cpu", share=0.5, flag="moved"))
+        pc.Learner(make(), data, augment=Moved(2, False, "cpu", share=0.5, flag=True))
 
 
 def test_a_sample_begins_at_its_init():

@@ -65,7 +65,7 @@ def test_theorem_1_consistent_conditionals_balance(shape, seed, strength):
     flow = p.flatten()[:, None] * kernel.matrix()
     assert float((flow - flow.T).abs().max()) < 1e-12
     assert abs(exact.detailed_balance_gap(kernel)) < 1e-10
-    assert exact.consistency_gap(kernel) < 1e-8 and exact.is_consistent(kernel)
+    assert exact.consistency_gap(kernel) < 1e-8
 
 
 @given(SHAPES, SEEDS, STRENGTHS)
@@ -78,7 +78,7 @@ def test_theorem_1_balance_needs_consistency(shape, seed, strength):
     flow = p.flatten()[:, None] * kernel.matrix()
     assert float((flow - flow.T).abs().max()) > 1e-9
     assert exact.detailed_balance_gap(kernel) > 0
-    assert not exact.is_consistent(kernel)
+    assert exact.consistency_gap(kernel) > 1e-8
 
 
 @given(SHAPES, SEEDS, st.integers(1, 6))

@@ -156,7 +156,8 @@ class Chain:
         host = torch.Generator().manual_seed(int(seed))
         self.scan: Scan | RowScan
         if per_row:
-            one_of("with per_row scan", scan, ["random"])
+            if scan != "random":
+                raise InputError(f'scan must be "random" where rows choose for themselves (per_row), found {scan!r}')
             self.scan = RowScan(self.free, model.alpha, self._free_rows(batch), generator)
         else:
             self.scan = Scan(self.free, model.alpha, scan, host)

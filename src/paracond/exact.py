@@ -223,11 +223,6 @@ def consistency_gap(kernel: GibbsKernel) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(kernel.tables, implied, strict=True))
 
 
-def is_consistent(kernel: GibbsKernel, tolerance: float = 1e-8) -> bool:
-    """Return whether some joint distribution has these tables as its conditionals."""
-    return consistency_gap(kernel) < tolerance
-
-
 # --- likelihood and bounds --------------------------------------------------------------------------------------
 
 

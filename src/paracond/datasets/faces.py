@@ -38,6 +38,15 @@ LABELS = (
 UNKNOWN = 255
 
 
+def _other_side(name: str) -> str:
+    other = {"l_": "r_", "r_": "l_"}.get(name[:2], name[:2]) + name[2:]
+    return other if other in LABELS else name  # "l_lip" is the lower lip
+
+
+#: The index of each label's mirror image: left and right parts change places.
+MIRRORED = tuple(LABELS.index(_other_side(name)) for name in LABELS)
+
+
 @dataclass(frozen=True, eq=False)
 class Faces:
     """All rows of a set of faces. Only the first rows have a segmentation; an attribute is 255 where unknown."""

@@ -24,11 +24,6 @@ DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 MAX_AXES = 64  # of tensors
 
 
-def read(path: str | os.PathLike[str]) -> Tensor:
-    """Read the tensor of an IDX file, gzipped or plain. A damaged file is refused."""
-    return parse(unpack(path), path)
-
-
 def unpack(path: str | os.PathLike[str]) -> bytes:
     """Return the content of a file, unpacked if its first bytes are those of gzip."""
     if not Path(path).is_file():

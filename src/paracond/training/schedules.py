@@ -10,11 +10,6 @@ from paracond.data import InputError
 Schedule = Callable[[int], float]
 
 
-def constant(value: float) -> Schedule:
-    """The same value at every step."""
-    return lambda step: value
-
-
 def linear(start: float, end: float, steps: int) -> Schedule:
     """From `start` to `end` in equal parts over `steps`, then `end`."""
     return lambda step: start + (end - start) * min(1.0, step / max(1, steps))
@@ -29,4 +24,4 @@ def as_schedule(what: str, value: float | Schedule) -> Schedule:
     """A number or a schedule as a schedule; `what` is the name of the argument."""
     if not callable(value) and (not isinstance(value, (int, float)) or isinstance(value, bool)):
         raise InputError(f"{what} must be a number or a function of the step, found {value!r}")
-    return value if callable(value) else constant(value)
+    return value if callable(value) else lambda step: value

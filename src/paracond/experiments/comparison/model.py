@@ -29,8 +29,8 @@ from paracond.baselines.directed import VAE, Symmetric
 from paracond.data import one_of
 from paracond.datasets.faces import SIZE, load, of_split
 from paracond.distributions import Bernoulli, Gaussian
-from paracond.experiments.common.images import Moved
 from paracond.experiments.common.learning import adam
+from paracond.training.augment import Moved
 from paracond.training.trainer import Trainer
 
 METHODS = ("vae", "symmetric", "ours")  # in the paper's table

@@ -21,9 +21,10 @@ from torch import Tensor
 
 import paracond as pc
 from paracond.data import InputError
-from paracond.experiments.common.images import Moved
+from paracond.datasets.faces import MIRRORED
 from paracond.experiments.common.learning import adam
 from paracond.experiments.faces.tasks import Demixed, marginals
+from paracond.training.augment import Moved
 
 TELEA = 'not measured: pip install -e ".[faces]"'
 
@@ -151,7 +152,7 @@ def _learned(name: str, family: pc.Family, network, data: pc.Data, device, train
         learning_rate=pc.schedules.cosine(training.learning_rate, 1e-5, training.updates),
         optimiser=lambda name, parameters: adam(name, parameters, 0.05),
         average=training.average,
-        augment=Moved(training.jitter, training.mirrored, device),
+        augment=Moved(training.jitter, training.mirrored, device, exchange=MIRRORED),
         engine=training.engine,
     )
     return learner.fit(training.updates)

@@ -27,13 +27,13 @@ import torch
 
 import paracond as pc
 from paracond.data import InputError
-from paracond.datasets.faces import LABELS, SIZE
-from paracond.experiments.common.images import MOVED, Moved, moved_context
+from paracond.datasets.faces import LABELS, MIRRORED, SIZE
 from paracond.experiments.common.learning import adam, balanced, with_chosen_threads
 from paracond.experiments.faces.held_squares import AroundASquare
 from paracond.experiments.faces.init_rows import InitRows
 from paracond.experiments.faces.rows import FacesForm
 from paracond.experiments.faces.slow_rows import SlowRows
+from paracond.training.augment import Moved
 
 ATTRIBUTES = 40
 SQUARE = AroundASquare(SIZE, SIZE // 6, SIZE // 2)  # hidden squares in init rows
@@ -148,7 +148,7 @@ def variables_of(design: Design) -> dict[str, pc.Family]:
 
 
 def make_model(design: Design) -> pc.JointModel:
-    groups, context = variables_of(design), moved_context(design.shifts)
+    groups, context = variables_of(design), Moved.context(design.shifts)
     variables = {**groups, **{name: group.family for name, group in context.items()}}
     conditionals = {}
     for name, family in groups.items():
@@ -235,7 +235,7 @@ def form_of(design: Design) -> FacesForm:
 def augmentation(design: Design, device: torch.device | str) -> Moved | None:
     if not design.mirrored and not design.shifts:
         return None
-    return Moved(design.shifts, design.mirrored, device, share=0.5, flag=MOVED if design.shifts else None)
+    return Moved(design.shifts, design.mirrored, device, share=0.5, flag=design.shifts > 0, exchange=MIRRORED)
 
 
 def small(design: Design) -> Design:

@@ -29,10 +29,11 @@ import paracond as pc
 from paracond.data import State
 from paracond.diagnostics import LatentUsage, latent_usage
 from paracond.experiments.common.config import PresetConfig
-from paracond.experiments.common.images import MOVED, Moved, moved_context, shown
+from paracond.experiments.common.images import shown
 from paracond.experiments.common.learning import adam, balanced, with_chosen_threads
 from paracond.metrics.fid import FID
 from paracond.metrics.scores import accuracy
+from paracond.training.augment import Moved
 
 TOP = torch.arange(28).view(1, 28, 1).expand(1, 28, 28) < 14
 SHAPE = (1, 28, 28)
@@ -111,7 +112,7 @@ def variables_of(design: Design, binary: bool) -> dict[str, pc.Family]:
 
 
 def make_model(design: Design, binary: bool) -> pc.JointModel:
-    groups, context = variables_of(design, binary), moved_context(design.shifts)
+    groups, context = variables_of(design, binary), Moved.context(design.shifts)
     variables = groups | {name: group.family for name, group in context.items()}
     networks = {}
     for name in groups:
@@ -143,7 +144,7 @@ def make_learner(design: Design, data: pc.Data, engine: pc.Engine, seed: int) ->
         learning_rate=pc.schedules.cosine(design.learning_rate, design.last_learning_rate, design.updates),
         optimiser=adam,
         average=design.average,
-        augment=Moved(design.shifts, False, engine.device, share=0.5, flag=MOVED) if design.shifts else None,
+        augment=Moved(design.shifts, False, engine.device, share=0.5, flag=True) if design.shifts else None,
         engine=engine,
         seed=seed,
     )
