@@ -255,7 +255,7 @@ def main(config: Config) -> Outcome:
         config = replace(config, updates=300, updates_class=100, sweeps=64, generated=20)
     runner = Runner(
         name="demo",
-        title="One model of digits, asked in every direction",
+        title="One model of digits answers every question",
         about="A joint model p(image, class, latent) of scikit-learn's 8 x 8 digits: three conditionals, learned "
         "together. Every answer clamps the known groups and runs the Markov chain, or uses a single conditional that "
         "reads only known groups (the class of a whole image).",
