@@ -1,0 +1,93 @@
+"""The kernel that begins anew: with probability eps after every sweep G, and then with w sweeps that do not count.
+
+    K(x | x') = (1 - eps) G(x | x') + eps b(x),     b = p_0 G^w
+
+K has one limiting distribution for any conditionals, also where G has several,
+
+    pi = sum_k eps (1 - eps)^k b G^k = eps b (I - (1 - eps) G)^-1,     |K^n(x', .) - pi|_TV <= (1 - eps)^n.
+
+`tours` draws from it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from paracond.data import InputError
+from paracond.exact.kernels import DENSE, Kernel, Steps
+from paracond.model import Regeneration
+
+
+@dataclass(frozen=True, eq=False)
+class Regenerative(Kernel):
+    """K, of a sweep, a beginning and a rate.
+
+    kernel: G, any kernel. The scores need no matrix if it is a `GibbsKernel`.
+    begin: p_0, of the kernel's shape.
+    regeneration: the rate eps and the number w of sweeps to warm up.
+    """
+
+    kernel: Kernel
+    begin: Tensor
+    regeneration: Regeneration
+
+    def __post_init__(self) -> None:
+        if tuple(self.begin.shape) != self.kernel.shape:
+            raise InputError(f"begin must have shape {list(self.kernel.shape)}, found {list(self.begin.shape)}")
+        if not (bool((self.begin >= 0).all()) and abs(float(self.begin.sum()) - 1) < 1e-9):
+            raise InputError(f"begin must be probabilities that sum to one, found the sum {float(self.begin.sum()):g}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.kernel.shape
+
+    @property
+    def rate(self) -> float:
+        """eps."""
+        return self.regeneration.rate
+
+    @cached_property
+    def warmed(self) -> Tensor:
+        """b = p_0 G^w, the distribution of a tour's first state that counts."""
+        law = self.begin
+        for _ in range(self.regeneration.warmup):
+            law = self.kernel.push(law)
+        return law
+
+    def push(self, r: Tensor) -> Tensor:
+        return (1 - self.rate) * self.kernel.push(r) + self.rate * r.sum() * self.warmed
+
+    def matrix(self) -> Tensor:
+        return (1 - self.rate) * self.kernel.matrix() + self.rate * self.warmed.flatten()
+
+    def steps(self) -> Steps | None:
+        within, anew = self.kernel.steps(), self.rate * self.warmed
+        if within is None:
+            return None
+        stay, *moved = ((1 - self.rate) * each + anew for each in (within.stay, *within.moved))
+        return Steps(stay, moved, anew if within.jumped is None else (1 - self.rate) * within.jumped + anew)
+
+    def limit(self) -> Tensor:
+        """Return pi up to rounding; small probabilities may be negative. `limiting` checks and corrects it."""
+        size = math.prod(self.shape)
+        if size > DENSE:
+            return self._krylov(size)
+        system = torch.eye(size, dtype=torch.float64) - (1 - self.rate) * self.kernel.matrix()
+        return torch.linalg.solve(system.T, self.rate * self.warmed.flatten()).view(self.shape)
+
+    def _krylov(self, size: int) -> Tensor:
+        """Solve pi - (1 - eps) pi G = eps b by GMRES."""
+        from scipy.sparse.linalg import LinearOperator, gmres  # here: slow to import
+
+        def system(vector):
+            law = torch.as_tensor(vector).view(self.shape)
+            return (law - (1 - self.rate) * self.kernel.push(law)).flatten().numpy()
+
+        operator = LinearOperator((size, size), matvec=system, dtype=float)
+        found, _ = gmres(operator, self.rate * self.warmed.flatten().numpy(), rtol=1e-13, restart=40, maxiter=50)
+        return torch.as_tensor(found).view(self.shape)
