@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from paracond.data import Data, InputError, Observed
     from paracond.distributions import Distribution
     from paracond.families import Binary, Categorical, Family, Real
+    from paracond.gibbs import Converged, Sweeps
     from paracond.guidance import edited, guided
-    from paracond.inference import Converged, NotMixedWarning, Sweeps, impute, query, sample
-    from paracond.model import Context, JointModel
+    from paracond.inference import ImpreciseWarning, NotMixedWarning, impute, query, sample
+    from paracond.model import Context, JointModel, Regeneration
+    from paracond.precision import Precise, Tours
     from paracond.question import Answer
     from paracond.runtime.engine import Engine
     from paracond.runtime.nonfinite import NonFiniteError
@@ -37,8 +39,10 @@ _MODULES = {
     "distributions": ["Distribution"],
     "families": ["Binary", "Categorical", "Family", "Real"],
     "guidance": ["edited", "guided"],
-    "inference": ["Converged", "NotMixedWarning", "Sweeps", "impute", "query", "sample"],
-    "model": ["Context", "JointModel"],
+    "gibbs": ["Converged", "Sweeps"],
+    "inference": ["ImpreciseWarning", "NotMixedWarning", "impute", "query", "sample"],
+    "model": ["Context", "JointModel", "Regeneration"],
+    "precision": ["Precise", "Tours"],
     "question": ["Answer"],
     "runtime.engine": ["Engine"],
     "runtime.nonfinite": ["NonFiniteError"],
@@ -68,14 +72,18 @@ __all__ = [
     "Distribution",
     "Engine",
     "Family",
+    "ImpreciseWarning",
     "InputError",
     "JointModel",
     "Learner",
     "NonFiniteError",
     "NotMixedWarning",
     "Observed",
+    "Precise",
     "Real",
+    "Regeneration",
     "Sweeps",
+    "Tours",
     "compose",
     "datasets",
     "diagnostics",

@@ -31,6 +31,7 @@ from paracond.distributions import Distribution
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, WeakCall
 from paracond.runtime.progress import track
+from paracond.streams import Generator
 
 SCANS = ("random", "no-repeat", "systematic")
 #: The most values of one group in the rows that run at a time. Networks need up to a hundred times this memory.
@@ -57,7 +58,7 @@ Observer = Callable[[Move], None]
 
 
 def transition(
-    model: Model, name: str, state: Mapping[str, Tensor], clamp: Tensor | None, generator: torch.Generator
+    model: Model, name: str, state: Mapping[str, Tensor], clamp: Tensor | None, generator: Generator
 ) -> Move:
     """Redraw one group, x_name ~ p(x_name | x_-name), at the coordinates that are not clamped.
 

@@ -47,6 +47,7 @@ from paracond.data import InputError, State
 from paracond.distributions import Distribution, Gaussian
 from paracond.families import Family
 from paracond.model import Context, JointModel
+from paracond.streams import Generator
 
 Law = Callable[[str], Distribution]
 Rule = Callable[[Law, State], Distribution]
@@ -130,10 +131,10 @@ class Renamed(nn.Module):
     def observe(self, value: Tensor, mask: Tensor):
         return self.inner.observe(value, mask)
 
-    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part=None) -> Tensor:
+    def sample(self, others: Mapping[str, Tensor], generator: Generator, rows: int, part=None) -> Tensor:
         return self.inner.sample(self._own(others), generator, rows, part)
 
-    def sample_parent(self, name: str, group, others: Mapping, part, own, generator: torch.Generator) -> Tensor:
+    def sample_parent(self, name: str, group, others: Mapping, part, own, generator: Generator) -> Tensor:
         besides = {"x": {self.names[full]: value for full, value in others["x"].items()}, "g": group._own(others["g"])}
         return self.inner.sample_parent(self.names[name], group.inner, besides, part, own, generator)
 
@@ -182,7 +183,7 @@ class Pinned(Distribution):
         certain = torch.where(value == self.value, 0.0, -torch.inf).to(value.dtype)
         return torch.where(self.where, certain, self.law.scores(value))
 
-    def sample(self, generator: torch.Generator) -> Tensor:
+    def sample(self, generator: Generator) -> Tensor:
         return torch.where(self.where, self.value, self.law.sample(generator))
 
     @property
@@ -244,7 +245,7 @@ class Summing(Distribution):
         return self.law.scores(value)
 
     @torch.no_grad()
-    def sample(self, generator: torch.Generator) -> Tensor:
+    def sample(self, generator: Generator) -> Tensor:
         return self._moved(self.law.sample(generator))
 
     @property

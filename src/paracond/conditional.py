@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from paracond.data import InputError
 from paracond.distributions import Distribution
 from paracond.families import Family
+from paracond.streams import Generator
 
 
 class Initializer(Protocol):
@@ -32,11 +33,11 @@ class Initializer(Protocol):
     def observe(self, value: Tensor, mask: Tensor) -> Any:
         """What `value`, where `mask` is true, implies for the rest of x_i: the `part` that other methods take."""
 
-    def sample(self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: Any = None) -> Tensor:
+    def sample(self, others: Mapping[str, Tensor], generator: Generator, rows: int, part: Any = None) -> Tensor:
         """One draw per row, `[rows, *event]`, given the known part of x_i if there is one."""
 
     def sample_parent(
-        self, name: str, group: Any, others: Mapping, part: Any, own: Any, generator: torch.Generator
+        self, name: str, group: Any, others: Mapping, part: Any, own: Any, generator: Generator
     ) -> Tensor:
         """A draw of the group `name` that this initializer reads, given the known parts of both groups.
 

@@ -5,7 +5,7 @@ Coordinates are independent given the rest of the state,
     log p(x_i | x_-i) = sum_d log p(x_id | x_-i),
 
 so `scores` are per coordinate, and clamping some coordinates leaves the law of the others unchanged. Every draw takes a
-generator. `torch.distributions` is the oracle in tests.
+generator and uses the functions of `streams`. `torch.distributions` is the oracle in tests.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from paracond.streams import Generator, exponential, normal, uniform
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -34,7 +36,7 @@ class Distribution(ABC):
         """Return log p of every coordinate, `[batch, *event]` (`[batch]` where the family does not factorise)."""
 
     @abstractmethod
-    def sample(self, generator: torch.Generator) -> Tensor:
+    def sample(self, generator: Generator) -> Tensor:
         """Draw one value per row, `[batch, *event]`, without gradient."""
 
     @property
@@ -56,7 +58,7 @@ class Distribution(ABC):
         """Return log p(x_i | x_-i), `[batch]`."""
         return self.scores(value).reshape(len(value), -1).sum(1)
 
-    def redraw(self, value: Tensor, clamp: Tensor | None, generator: torch.Generator) -> Tensor:
+    def redraw(self, value: Tensor, clamp: Tensor | None, generator: Generator) -> Tensor:
         """Draw the free coordinates, given `value` at those where `clamp` is true."""
         drawn = self.sample(generator)
         return drawn if clamp is None else torch.where(clamp, value, drawn)
@@ -71,10 +73,10 @@ class Bernoulli(Distribution):
     def scores(self, value: Tensor) -> Tensor:
         return value * self.logits - F.softplus(self.logits)
 
-    def sample(self, generator: torch.Generator) -> Tensor:
+    def sample(self, generator: Generator) -> Tensor:
         mean = self.mean.detach()  # `mean` itself is cached with its gradient
         # On CPU, torch.bernoulli takes several times as long. NaN becomes 0; scores stay NaN, which the guard finds.
-        return torch.empty_like(mean).uniform_(generator=generator).lt_(mean)
+        return uniform(mean, generator).lt_(mean)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -99,9 +101,9 @@ class Softmax(Distribution):
         return self.logits.log_softmax(-1).gather(-1, value.unsqueeze(-1)).squeeze(-1)
 
     @torch.no_grad()
-    def sample(self, generator: torch.Generator) -> Tensor:
+    def sample(self, generator: Generator) -> Tensor:
         # A race of exponential clocks: the first to ring, with rates exp(l), is a draw from the softmax.
-        clocks = torch.empty_like(self.logits).exponential_(generator=generator)
+        clocks = exponential(self.logits, generator)
         return (self.logits - clocks.log()).argmax(-1)
 
     @cached_property
@@ -129,9 +131,8 @@ class Gaussian(Distribution):
         return -0.5 * (standard * standard + LOG_2PI) - self.log_scale
 
     @torch.no_grad()
-    def sample(self, generator: torch.Generator) -> Tensor:
-        noise = torch.empty_like(self.mu).normal_(generator=generator)
-        return self.mu + torch.exp(self.log_scale) * noise
+    def sample(self, generator: Generator) -> Tensor:
+        return self.mu + torch.exp(self.log_scale) * normal(self.mu, generator)
 
     @property
     def mean(self) -> Tensor:

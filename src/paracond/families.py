@@ -25,6 +25,7 @@ from torch import Tensor
 from paracond.data import InputError
 from paracond.distributions import LOG_2PI, Bernoulli, Distribution, Gaussian, Softmax
 from paracond.serialization import class_named
+from paracond.streams import Generator, integers, normal, uniform
 
 Shape = tuple[int, ...]
 # Adam moves every parameter by about its learning rate per update. A log-scale must move by several nats, each of the
@@ -83,7 +84,7 @@ class Family(ABC):
         """Return the distribution with the parameters in a network's output `[batch, *output_shape]`."""
 
     @abstractmethod
-    def random(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def random(self, batch: int, generator: Generator, dtype: torch.dtype) -> Tensor:
         """Draw random values for the first state of a chain, on the generator's device."""
 
     @abstractmethod
@@ -145,9 +146,9 @@ class Binary(Family):
     def distribution(self, output: Tensor, **shared: Tensor) -> Bernoulli:
         return Bernoulli(output)
 
-    def random(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def random(self, batch: int, generator: Generator, dtype: torch.dtype) -> Tensor:
         empty = torch.empty(batch, *self.event_shape, dtype=dtype, device=generator.device)
-        return empty.uniform_(generator=generator).lt_(0.5)
+        return uniform(empty, generator).lt_(0.5)
 
     def decide(self, mean: Tensor) -> Tensor:
         return (mean > 0.5).to(mean.dtype)
@@ -203,8 +204,8 @@ class Categorical(Family):
     def distribution(self, output: Tensor, **shared: Tensor) -> Softmax:
         return Softmax(output)
 
-    def random(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-        return torch.randint(self.classes, (batch, *self.event_shape), generator=generator, device=generator.device)
+    def random(self, batch: int, generator: Generator, dtype: torch.dtype) -> Tensor:
+        return integers(self.classes, (batch, *self.event_shape), generator)
 
     def decide(self, mean: Tensor) -> Tensor:
         return mean.argmax(-1)
@@ -308,8 +309,8 @@ class Real(Family):
         width = math.log(self.ceiling) - low
         return low + width * torch.sigmoid(raw + math.log(gap / (width - gap)))
 
-    def random(self, batch: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-        return torch.randn((batch, *self.event_shape), generator=generator, device=generator.device, dtype=dtype)
+    def random(self, batch: int, generator: Generator, dtype: torch.dtype) -> Tensor:
+        return normal(torch.empty(batch, *self.event_shape, dtype=dtype, device=generator.device), generator)
 
     def decide(self, mean: Tensor) -> Tensor:
         return mean

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,25 @@ class Context:
         return {"family": self.family.describe(), "default": self.default}
 
 
+@dataclass(frozen=True)
+class Regeneration:
+    """Says how the chain begins anew: with probability `rate` after every sweep, and then with `warmup` sweeps that do
+    not count (see `tours`).
+
+    rate: eps, more than 0 and at most 1.
+    warmup: w.
+    """
+
+    rate: float = 0.02
+    warmup: int = 20
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.rate, (int, float)) and not isinstance(self.rate, bool)
+        if not (number and 0 < self.rate <= 1):
+            raise InputError(f"rate of Regeneration must be a number over 0 and at most 1, found {self.rate!r}")
+        at_least({"warmup of Regeneration": (self.warmup, 0)})
+
+
 class JointModel(nn.Module):
     """Models the joint distribution of named groups of variables, by one conditional per group.
 
@@ -66,6 +85,7 @@ class JointModel(nn.Module):
     conditionals: a `Conditional` for every group, by name.
     alpha: how often each group is redrawn, by name (default: all equally often). Weights are normalised.
     context: groups that are always given, by name.
+    regeneration: how the chain begins anew when the model is asked. `choose_regeneration` finds one for a model.
     """
 
     def __init__(
@@ -73,6 +93,7 @@ class JointModel(nn.Module):
         conditionals: Mapping[str, Conditional],
         alpha: Mapping[str, float] | None = None,
         context: Mapping[str, Context] | None = None,
+        regeneration: Regeneration | None = None,
     ):
         super().__init__()
         if not conditionals:
@@ -90,6 +111,7 @@ class JointModel(nn.Module):
         self.variables: dict[str, Family] = {name: c.family for name, c in conditionals.items()}
         self.variables |= {name: group.family for name, group in self.context.items()}
         self.alpha = _normalised(self.names, alpha)
+        self.regeneration = Regeneration() if regeneration is None else regeneration
         # One parameter that shows type and device (in a tuple, so that it is not registered again).
         self._probe = (next(self.parameters(), None),)
 
@@ -221,6 +243,7 @@ class JointModel(nn.Module):
             "init": {name: describe(i) for name in self.names if (i := self.conditional(name).init)},
             "alpha": self.alpha,
             "context": {name: group.describe() for name, group in self.context.items()},
+            "regeneration": asdict(self.regeneration),
             "tied": tied,
         }
         once = {k: v for k, v in self.state_dict().items() if k not in tied}
@@ -264,7 +287,7 @@ class JointModel(nn.Module):
                 init = modules.get(key) or rebuild(key, description["init"][name])
             conditionals[name] = Conditional(family_from(family), network, init)
         context = {n: Context(family_from(c["family"]), c["default"]) for n, c in description["context"].items()}
-        return cls(conditionals, description["alpha"], context)
+        return cls(conditionals, description["alpha"], context, Regeneration(**description.get("regeneration", {})))
 
 
 def _upgraded(description: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:

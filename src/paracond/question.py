@@ -7,16 +7,18 @@ groups that are wanted, and where chains begin. `inference` then asks it, in par
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from paracond.chain import full_clamp, transition
-from paracond.data import InputError, Mask, Observed, State, as_numbers, merge, named, one_of, row_count, take
-from paracond.initializers.initial_state import initial_state
+from paracond.data import InputError, Mask, Observed, State, as_numbers, merge, named, one_of, row_count, seeded, take
+from paracond.initializers.initial_state import has_init, initial_state
 from paracond.model import JointModel
 from paracond.observers import summary
+from paracond.streams import Generator, RowStreams, row_digests
 
 Given = Mapping[str, Tensor | Observed]
 Init = str | Mapping[str, Tensor]
@@ -24,28 +26,41 @@ Init = str | Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """Says how well the chains of an answer have converged.
+    """Says how far to trust an answer. By tours there are `tours`, `error` and `drift`; by chains that never begin anew
+    (`regeneration=0`) there are `r_hat`, `ess` and `measured`.
 
-    r_hat: R-hat by group, `[batch]`; the worst over its coordinates.
+    converged: whether every row is in the bounds of `stop`.
+    sweeps: sweeps over all unknown groups, warm-up included; with tours, those of all slots.
+    init: where chains began: "random", "fitted" or "given".
+    tours: the number of tours of each row, `[batch]`.
+    error: the largest standard error of a row by group, `[batch]`: of a probability, or of a mean in units of two
+        standard deviations.
+    drift: how much early and late parts of tours disagree, by group, `[batch]`: about 1 where they do not.
+    r_hat: R-hat by group, `[batch]`; the worst over its coordinates. It cannot detect values where no chain began.
     ess: the effective sample size by group, `[batch]`; the smallest over its coordinates.
-    sweeps: sweeps over all unknown groups, warm-up included.
     measured: sweeps that the marginals average over.
-    converged: whether every row is in bounds.
-    init: where chains began: "random", "fitted" or "given". R-hat cannot detect values where no chain began.
     """
 
-    r_hat: dict[str, Tensor]
-    ess: dict[str, Tensor]
-    sweeps: int
-    measured: int
     converged: bool
+    sweeps: int
     init: str = "random"
+    tours: Tensor | None = None
+    error: dict[str, Tensor] = field(default_factory=dict)
+    drift: dict[str, Tensor] = field(default_factory=dict)
+    r_hat: dict[str, Tensor] = field(default_factory=dict)
+    ess: dict[str, Tensor] = field(default_factory=dict)
+    measured: int = 0
 
     def __repr__(self) -> str:
-        worst = {name: f"R-hat <= {v.max():.3f}, ess >= {self.ess[name].min():.0f}" for name, v in self.r_hat.items()}
-        listed = "; ".join(f"{name}: {text}" for name, text in worst.items())
+        parts = [f"{name}: R-hat <= {r.max():.3f}, ess >= {self.ess[name].min():.0f}" for name, r in self.r_hat.items()]
+        parts += [f"{name}: error <= {error.max():.3f}" for name, error in self.error.items()]
         began = "" if self.init == "random" else f", from {self.init} initial values"
-        return f"<{'converged' if self.converged else 'not converged'} after {self.sweeps} sweeps{began}; {listed}>"
+        ran = f"after {self.sweeps} sweeps{began}"
+        if self.tours is not None:
+            least, most = int(self.tours.min()), int(self.tours.max())
+            tours = f"{least}" if least == most else f"{least} to {most}"
+            ran = f"after {tours} tours per row{began}" if most else "exactly, without a chain"
+        return f"<{'converged' if self.converged else 'not converged'} {ran}; {'; '.join(parts)}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +70,11 @@ class Answer:
     probabilities: marginal probabilities, `[batch, *event]` for Binary, `[batch, *event, classes]` for Categorical.
     mean: means of the marginals of Binary and Real groups, `[batch, *event]`.
     std: standard deviations of the same marginals, `[batch, *event]`.
+    error: standard errors of `probabilities` and `mean`, of their shapes (by tours).
+    error_of_std: standard errors of `std` (by tours).
     decisions: the most probable class or value, or the mean of a Real group, `[batch, *event]`.
-    samples: one draw per chain, `[batch, chains, *event]`.
-    diagnostics: how well the chains have converged.
+    samples: independent draws, `[batch, chains, *event]`.
+    diagnostics: how far to trust all this.
     """
 
     probabilities: dict[str, Tensor]
@@ -66,29 +83,32 @@ class Answer:
     decisions: dict[str, Tensor]
     samples: dict[str, Tensor]
     diagnostics: Diagnostics
+    error: dict[str, Tensor] = field(default_factory=dict)
+    error_of_std: dict[str, Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Answer about {', '.join(self.samples)}: {self.diagnostics!r}>"
 
 
-def joined(answers: list[Answer]) -> Answer:
-    """One answer from those of some rows each."""
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and standard deviation of encode(x), `[batch, *encoding]`, and their standard errors where known."""
 
-    def rows(name: str, source: list) -> dict[str, Tensor]:
-        parts = [getattr(each, name) for each in source]
-        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    mean: Tensor
+    std: Tensor
+    error: Tensor | None = None
+    error_of_std: Tensor | None = None
 
-    found = [answer.diagnostics for answer in answers]
-    diagnostics = Diagnostics(
-        rows("r_hat", found),
-        rows("ess", found),
-        max(each.sweeps for each in found),
-        min(each.measured for each in found),
-        all(each.converged for each in found),
-        found[0].init,
-    )
-    probabilities, mean, std = (rows(name, answers) for name in ("probabilities", "mean", "std"))
-    return Answer(probabilities, mean, std, rows("decisions", answers), rows("samples", answers), diagnostics)
+    def rows(self, which: Tensor) -> Moments:
+        """The moments of these rows."""
+        error, of_std = (None if each is None else each[which] for each in (self.error, self.error_of_std))
+        return Moments(self.mean[which], self.std[which], error, of_std)
+
+    @classmethod
+    def joined(cls, parts: list[Moments]) -> Moments:
+        """The moments of all rows, from those of some rows each, with errors."""
+        names = ("mean", "std", "error", "error_of_std")
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +141,12 @@ class Question:
 
     def parts(self, chunk: int) -> list[Question]:
         """The same question about `chunk` rows at a time."""
-        slices = [slice(first, first + chunk) for first in range(0, row_count(self.known), chunk)]
-        pieces = [(take(self.known, rows), take(self.mask, rows), take(self.values, rows)) for rows in slices]
-        return [replace(self, known=known, mask=mask, values=values) for known, mask, values in pieces]
+        return [self.rows(slice(first, first + chunk)) for first in range(0, row_count(self.known), chunk)]
+
+    def rows(self, which: slice | Tensor) -> Question:
+        """The same question about some of the rows."""
+        known, mask, values = (take(each, which) for each in (self.known, self.mask, self.values))
+        return replace(self, known=known, mask=mask, values=values)
 
     def repeated(self, times: int) -> Question:
         """The same question with every row repeated."""
@@ -132,12 +155,31 @@ class Question:
         )
         return replace(self, known=known, mask=mask, values=values)
 
-    def first_state(self, generator: torch.Generator) -> State:
-        """What is known, else the values to begin at, and all else given these."""
+    def placed(self) -> tuple[State, Mask]:
+        """What is known, else the values to begin at, with masks of where either is."""
         placed = self.mask | {name: torch.ones_like(self.mask[name]) for name in self.values}
-        known, rest = self.known | merge(self.mask, self.known, self.values), bool(self.values)
-        rows = row_count(self.known)
-        return initial_state(self.model, rows, generator, known, placed, fitted=self.fitted, redraw_rest=rest)
+        return self.known | merge(self.mask, self.known, self.values), placed
+
+    def first_state(self, generator: Generator) -> State:
+        """What is known, else the values to begin at, and all else given these."""
+        known, placed = self.placed()
+        rows, again = row_count(self.known), bool(self.values)
+        return initial_state(self.model, rows, generator, known, placed, fitted=self.fitted, again=again)
+
+    @property
+    def init(self) -> str:
+        """Where chains begin: "random", "fitted" or "given"."""
+        return "given" if self.values else "fitted" if self.fitted and has_init(self.model) else "random"
+
+    def digests(self, seed: int) -> np.ndarray:
+        """128 bits for every row, uint64 `[batch, 2]`, from its content and the seed; equal rows have the same."""
+        seeded(seed)  # refuses what is no seed
+        content = dict(self.mask)
+        for name, mask in self.mask.items():
+            content[f"known {name}"] = torch.where(mask, self.known[name], 0)
+        for name, value in self.values.items():
+            content[f"begin {name}"] = value
+        return row_digests(content, seed)
 
     def relevant(self) -> tuple[set[str], bool]:
         """The unknown groups that matter for the wanted ones, and whether none of them reads another unknown one."""
@@ -155,43 +197,47 @@ class Question:
         return relevant, direct
 
     @torch.no_grad()
-    def direct_answer(self, chains: int, generator: torch.Generator) -> Answer:
-        """The conditionals themselves, where everything that they read is given."""
+    def directly(self, draws: int, streams: RowStreams) -> tuple[dict[str, Moments], State]:
+        """Marginals and draws where everything that the wanted groups read is given: those of their conditionals."""
         model, known, mask = self.model, self.known, self.mask
-        state = initial_state(model, row_count(known), generator, known, mask, fitted=False)
+        state = initial_state(model, row_count(known), streams, known, mask, fitted=False)
         moments, samples = {}, {}
         for name in self.wanted:
             moments[name] = self.certain(name)
-            samples[name] = known[name].unsqueeze(1).expand(-1, chains, *known[name].shape[1:])
+            samples[name] = known[name].unsqueeze(1).expand(-1, draws, *known[name].shape[1:])
             if not bool(mask[name].all()):
-                move = transition(model, name, state, mask[name], generator)
-                moments[name] = summary(model.variables[name], move)
-                draws = [move.distribution.redraw(state[name], mask[name], generator) for _ in range(chains)]
-                samples[name] = torch.stack(draws, 1)
-        certain = torch.ones(row_count(known), dtype=torch.float64, device=model.device)
-        unknown = [name for name in self.wanted if not bool(mask[name].all())]
-        r_hat, ess = dict.fromkeys(unknown, certain), dict.fromkeys(unknown, certain * torch.inf)
-        return self.assembled(moments, samples, Diagnostics(r_hat, ess, 0, 0, True))
+                own = streams.at(model.index(name), 1)
+                move = transition(model, name, state, mask[name], own)
+                mean, variance = summary(model.variables[name], move)
+                moments[name] = Moments(mean, variance.sqrt(), torch.zeros_like(mean), torch.zeros_like(mean))
+                drawn = [move.distribution.redraw(state[name], mask[name], own) for _ in range(draws)]
+                samples[name] = torch.stack(drawn, 1)
+        return moments, samples
 
-    def certain(self, name: str) -> tuple[Tensor, Tensor]:
-        """Mean and variance of encode(x) for a value that is known."""
+    def certain(self, name: str) -> Moments:
+        """The moments of a value that is known."""
         encoded = self.model.variables[name].encode(self.known[name]).to(self.model.dtype)
-        return encoded, torch.zeros_like(encoded)
+        none = torch.zeros_like(encoded)
+        return Moments(encoded, none, none, none)
 
-    def assembled(
-        self, moments: Mapping[str, tuple[Tensor, Tensor]], samples: State, diagnostics: Diagnostics
-    ) -> Answer:
-        """An answer from means and variances of encode(x), and draws."""
-        probabilities, mean, std, decisions = {}, {}, {}, {}
-        for name, (first, variance) in moments.items():
+    def answer(self, moments: Mapping[str, Moments], samples: State, diagnostics: Diagnostics) -> Answer:
+        """An answer from moments and draws of every wanted group."""
+        found: dict[str, dict[str, Tensor]] = {key: {} for key in ("probabilities", "mean", "std", "decisions")}
+        errors: dict[str, dict[str, Tensor]] = {"error": {}, "error_of_std": {}}
+        for name, each in moments.items():
             family = self.model.variables[name]
-            decided = family.decide(first).to(self.known[name].dtype)
-            decisions[name] = torch.where(self.mask[name], self.known[name], decided)
+            decided = family.decide(each.mean).to(self.known[name].dtype)
+            found["decisions"][name] = torch.where(self.mask[name], self.known[name], decided)
+            numbers = family.encoding_shape == family.event_shape
             if family.finite:
-                probabilities[name] = first
-            if family.encoding_shape == family.event_shape:
-                mean[name], std[name] = first, variance.sqrt()
-        return Answer(probabilities, mean, std, decisions, samples, diagnostics)
+                found["probabilities"][name] = each.mean
+            if numbers:
+                found["mean"][name], found["std"][name] = each.mean, each.std
+            if each.error is not None and (numbers or family.finite):
+                errors["error"][name] = each.error
+            if each.error_of_std is not None and numbers:
+                errors["error_of_std"][name] = each.error_of_std
+        return Answer(**found, samples=samples, diagnostics=diagnostics, **errors)
 
 
 def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:

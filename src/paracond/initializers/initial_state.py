@@ -26,47 +26,62 @@ from paracond.data import Data, InputError, Mask, State, merge
 from paracond.distributions import Distribution
 from paracond.families import is_class
 from paracond.model import JointModel
+from paracond.streams import Generator, at
+
+USES = ("random", "class", "init", "rest")  # what the first state draws of a group
 
 
 @torch.no_grad()
 def initial_state(
     model: JointModel,
     rows: int,
-    generator: torch.Generator,
+    generator: Generator,
     known: State | None = None,
     mask: Mask | None = None,
     *,
     fitted: bool = True,
-    redraw_rest: bool = False,
+    again: bool = False,
 ) -> State:
     """Draw a whole state of `rows` rows: `known` where `mask` is true, context groups at their defaults, the rest
     drawn.
 
     known, mask: values and full masks by name, as `JointModel.validate` returns them.
     fitted: draw from the initializers of the model; False begins at random values.
-    redraw_rest: redraw groups without an initializer once, even if no group has one.
+    again: redraw groups without an initializer once, even if no group has one.
     """
     known, mask = known or {}, mask or {}
-    state = random_state(model, rows, generator)
-    for name, context in model.context.items():  # known everywhere, if at all
-        state[name] = known[name] if name in known else context.values(name, rows, model.dtype, model.device)
-    state = merge(mask, known, state)
+    state = merge(mask, known, blank_state(model, rows, generator, known))
     missing = [name for name in model.names if name not in mask or not bool(mask[name].all())]
     seen = {name: one_row(m) for name, m in mask.items() if bool(m.any())}
     drawn = draw_groups(model, state, seen, missing, generator) if fitted else set()
-    for name in [n for n in missing if n not in drawn] if drawn or redraw_rest else []:
-        state[name] = transition(model, name, state, mask.get(name), generator).value
+    if drawn or again:
+        redraw_rest(model, state, mask, [name for name in missing if name not in drawn], generator)
     return state
 
 
-def random_state(model: JointModel, rows: int, generator: torch.Generator) -> State:
+def blank_state(model: JointModel, rows: int, generator: Generator, known: State) -> State:
+    """Random values of every group that has a conditional; context groups as they are known, or at their defaults."""
+    state = random_state(model, rows, generator)
+    for name, context in model.context.items():  # known everywhere, if at all
+        state[name] = known[name] if name in known else context.values(name, rows, model.dtype, model.device)
+    return state
+
+
+def redraw_rest(model: JointModel, state: State, mask: Mask, names: Sequence[str], generator: Generator) -> None:
+    """Redraw these groups once each, in place, where `mask` is not true."""
+    for name in names:
+        state[name] = transition(model, name, state, mask.get(name), _place(model, "rest", name, generator)).value
+
+
+def random_state(model: JointModel, rows: int, generator: Generator) -> State:
     """Random values of every group that has a conditional. Copies nothing from the host, so it can be recorded."""
-    return {name: model.variables[name].random(rows, generator, model.dtype) for name in model.names}
+    found = {}
+    for name in model.names:
+        found[name] = model.variables[name].random(rows, _place(model, "random", name, generator), model.dtype)
+    return found
 
 
-def draw_groups(
-    model: JointModel, state: State, mask: Mask, missing: Sequence[str], generator: torch.Generator
-) -> set[str]:
+def draw_groups(model: JointModel, state: State, mask: Mask, missing: Sequence[str], generator: Generator) -> set[str]:
     """Draw the `missing` groups that have an initializer, and classes that these read, in place.
 
     mask: of each group, full or one row for all rows; absent where nothing is known.
@@ -82,20 +97,22 @@ def draw_groups(
             model, name, {n: p for n, p in parts.items() if name in model.init_reads(n)}, state
         )
         if posterior is not None:
-            state[name] = posterior.redraw(state[name], mask.get(name), generator)
+            stream = _place(model, "class", name, generator)
+            state[name] = posterior.redraw(state[name], mask.get(name), stream)
     for name in _parents_first(model, [n for n in initialized if n in missing]):
+        stream = _place(model, "init", name, generator)
         reader = next((n for n in parts if n in missing and name in model.init_reads(n)), None)
         if reader is None:
             others, rows = model.encode(model.init_reads(name), state), len(state[name])
-            drawn = _init(model, name).sample(others, generator, rows, parts.get(name))
+            drawn = _init(model, name).sample(others, stream, rows, parts.get(name))
         else:
             own = (state[name], mask[name]) if name in mask else None
-            drawn = _draw_parent(model, reader, name, state, parts[reader], own, generator)
+            drawn = _draw_parent(model, reader, name, state, parts[reader], own, stream)
         state[name] = drawn.to(state[name].dtype)
     return {*initialized, *classes}
 
 
-def draw_group(model: JointModel, name: str, state: State, mask: Tensor, generator: torch.Generator) -> Tensor:
+def draw_group(model: JointModel, name: str, state: State, mask: Tensor, generator: Generator) -> Tensor:
     """Draw group `name` from its initializer, given its own values where `mask` is true and the groups that it
     reads."""
     init, others = _init(model, name), model.encode(model.init_reads(name), state)
@@ -146,6 +163,11 @@ def _init(model: JointModel, name: str) -> Initializer:
     return found
 
 
+def _place(model: JointModel, use: str, name: str, generator: Generator) -> Generator:
+    """The generator for one use of a group, so that no draw depends on which other groups are drawn."""
+    return at(generator, USES.index(use) * len(model.names) + model.names.index(name))
+
+
 def _class_posterior(model: JointModel, name: str, parts: Mapping[str, Any], state: State) -> Distribution | None:
     """p_0(g | x_K), from the evidence for every class; None where nothing that is known depends on g."""
     if not parts:
@@ -166,7 +188,7 @@ def _draw_parent(
     state: State,
     part: Any,
     own: tuple[Tensor, Tensor] | None,
-    generator: torch.Generator,
+    generator: Generator,
 ) -> Tensor:
     """Draw `name`, which the initializer of `reader` reads, given what is known of both."""
     besides = {"x": tuple(n for n in model.init_reads(reader) if n != name), "g": model.init_reads(name)}

@@ -54,6 +54,7 @@ from paracond.distributions import LOG_2PI
 from paracond.families import GAIN, Binary, Family, Real
 from paracond.initializers.dct import Cosines
 from paracond.networks.base import Network, read_groups
+from paracond.streams import Generator, normal
 
 SCALE = 0.3  # sigma at first
 CHUNK = 2**26  # numbers
@@ -142,12 +143,12 @@ class PCA(Network):
 
     @torch.no_grad()
     def sample(
-        self, others: Mapping[str, Tensor], generator: torch.Generator, rows: int, part: KnownPart | None = None
+        self, others: Mapping[str, Tensor], generator: Generator, rows: int, part: KnownPart | None = None
     ) -> Tensor:
         """Draw one value per row, `[rows, *shape]`, given the coordinates in `part`."""
         mean = self._mean(others).expand(rows, -1)
-        u = mean.new_empty(len(mean), len(self.directions)).normal_(generator=generator)
-        e = torch.empty_like(mean).normal_(generator=generator)
+        u = normal(mean.new_empty(len(mean), len(self.directions)), generator)
+        e = normal(mean, generator)
         u = u if part is None else part.directions(mean, u)
         drawn = mean + self._whole(u @ self.directions) + self._log_scale().exp() * e
         drawn = (drawn > 0.5).to(drawn.dtype) if self.binary else drawn
@@ -169,7 +170,7 @@ class PCA(Network):
         others: Mapping[str, Mapping[str, Tensor]],
         part: KnownPart,
         own: tuple[Tensor, Tensor] | None,
-        generator: torch.Generator,
+        generator: Generator,
     ) -> Tensor:
         """Draw a group that this initializer reads, one value per row, given the known parts of both groups.
 
@@ -181,7 +182,8 @@ class PCA(Network):
         lengths = group._lengths()
         both = self._with(lengths, self._slopes(name), part, value, mask)
         mean = torch.cat([self._mean({**others["x"], name: centre}), centre], 1)
-        w = both.directions(mean, mean.new_empty(len(mean), rank + len(lengths)).normal_(generator=generator))[:, rank:]
+        noise = normal(mean.new_empty(len(mean), rank + len(lengths)), generator)
+        w = both.directions(mean, noise)[:, rank:]
         drawn = centre + w @ lengths
         drawn = (drawn > 0.5).to(drawn.dtype) if group.binary else drawn
         return torch.where(mask, value, drawn).view(-1, *group.shape)
