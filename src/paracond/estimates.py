@@ -88,5 +88,6 @@ def _drift(tours: TourMeans, n: Tensor) -> Tensor:
     (m_early, g_early), (m_late, g_late) = parts
     variance = (g_early - g_late).square().sum(1) * (count / max(1, count - 1))
     known = (variance > TINY) & (late.sum(1) > 0)
-    z = torch.where(known, (m_early - m_late).square() / variance.clamp(min=TINY), 0).flatten(1)
-    return (z.sum(1) / known.expand_as(variance).flatten(1).sum(1).clamp(min=1)).sqrt()
+    known, rows = known.expand_as(variance), len(variance)
+    z = torch.where(known, (m_early - m_late).square() / variance.clamp(min=TINY), 0)
+    return (z.reshape(rows, -1).sum(1) / known.reshape(rows, -1).sum(1).clamp(min=1)).sqrt()

@@ -187,7 +187,7 @@ class Rounds:
         error = found.error
         if not self.families[name].finite:
             error = torch.where(error > 0, error / (2 * found.std).clamp(min=1e-30), 0.0)
-        return error.flatten(1).amax(1)
+        return error.reshape(len(error), -1).amax(1)
 
     def _close(self, row: int) -> None:
         self.finished[row] = True

@@ -243,8 +243,8 @@ class TourRunner:
 
     def _redraw_one(self, step: int, alive: Tensor) -> None:
         """One transition of eq:gibbs_transition in which every row chooses among its own free groups."""
-        unknown = [~self.clamp[n].flatten(1).all(1) if n in self.clamp else torch.ones_like(alive) for n in self.free]
-        rates = torch.stack(unknown, 1) * self.weights
+        known = [self.clamp[n] if n in self.clamp else torch.zeros_like(alive) for n in self.free]
+        rates = torch.stack([~mask.reshape(self.slots, -1).all(1) for mask in known], 1) * self.weights
         place = (step + 1) * (len(self.model.names) + 1)
         clocks = exponential(rates, self.streams.at(place + len(self.model.names))) / rates
         chosen = clocks.argmin(1)
