@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from paracond.gibbs import Converged, Sweeps
     from paracond.guidance import edited, guided
     from paracond.inference import ImpreciseWarning, NotMixedWarning, impute, query, sample
+    from paracond.likelihood import RoughWarning, anomaly_score, log_likelihood
     from paracond.model import Context, JointModel, Regeneration
     from paracond.precision import Precise, Tours
     from paracond.question import Answer
@@ -41,6 +42,7 @@ _MODULES = {
     "guidance": ["edited", "guided"],
     "gibbs": ["Converged", "Sweeps"],
     "inference": ["ImpreciseWarning", "NotMixedWarning", "impute", "query", "sample"],
+    "likelihood": ["RoughWarning", "anomaly_score", "log_likelihood"],
     "model": ["Context", "JointModel", "Regeneration"],
     "precision": ["Precise", "Tours"],
     "question": ["Answer"],
@@ -82,8 +84,10 @@ __all__ = [
     "Precise",
     "Real",
     "Regeneration",
+    "RoughWarning",
     "Sweeps",
     "Tours",
+    "anomaly_score",
     "compose",
     "datasets",
     "diagnostics",
@@ -92,6 +96,7 @@ __all__ = [
     "guided",
     "impute",
     "initializers",
+    "log_likelihood",
     "networks",
     "query",
     "sample",

@@ -141,6 +141,9 @@ class Renamed(nn.Module):
     def evidence(self, others: Mapping[str, Tensor], part) -> Tensor:
         return self.inner.evidence(self._own(others), part)
 
+    def log_density(self, others: Mapping[str, Tensor], part) -> Tensor:
+        return self.inner.log_density(self._own(others), part)
+
 
 class Ruled(Conditional):
     """A conditional that is given by a rule. `learned` are the conditionals that the rule may call."""

@@ -47,6 +47,9 @@ class Initializer(Protocol):
     def evidence(self, others: Mapping[str, Tensor], part: Any) -> Tensor:
         """log p_0(known part of x_i | others), `[batch]`, up to terms that do not depend on the others."""
 
+    def log_density(self, others: Mapping[str, Tensor], part: Any) -> Tensor:
+        """log p_0(known part of x_i | others), `[batch]`."""
+
 
 class Conditional(nn.Module):
     """Models one group given the others: p(x_i | x_-i) = family(network(x_-i)).

@@ -7,6 +7,8 @@ whole groups. A group that is absent from a mask is not observed at all.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -86,6 +88,14 @@ class Data:
     def to(self, device: torch.device | str) -> Data:
         """Copy the data to a device."""
         return Data({k: v.to(device) for k, v in self.state.items()}, {k: v.to(device) for k, v in self.mask.items()})
+
+
+def warn_caller(warning: Warning) -> None:
+    """Warn at the line of the user, who may have called one function of the package through another."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("paracond."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(warning, stacklevel=level)
 
 
 def as_numbers(name: str, value) -> Tensor:

@@ -39,7 +39,7 @@ from paracond.runtime.engine import Engine
 from paracond.streams import RowStreams, as_keys, exponential, geometric, numbered
 
 #: Slots on a CPU and on a GPU: the fewest, the most, and the number of values in the largest group of all slots.
-SLOTS = {"cpu": (16, 128, 2**14), "cuda": (64, 16_384, 2**23)}
+SLOTS = {"cpu": (16, 256, 2**14), "cuda": (64, 16_384, 2**23)}
 #: The part of a tour for which a finished slot may wait on a GPU, where looking for it takes time.
 IDLE = 0.05
 SCANS = ("systematic", "random")

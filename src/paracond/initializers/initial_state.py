@@ -22,7 +22,7 @@ from torch import Tensor
 
 from paracond.chain import transition
 from paracond.conditional import Initializer
-from paracond.data import Data, InputError, Mask, State, merge
+from paracond.data import Data, InputError, Mask, State, merge, seeded
 from paracond.distributions import Distribution
 from paracond.families import is_class
 from paracond.model import JointModel
@@ -122,6 +122,36 @@ def draw_group(model: JointModel, name: str, state: State, mask: Tensor, generat
 def score(model: JointModel, name: str, state: Mapping[str, Tensor]) -> Tensor:
     """log p_0(x_name | the rest of the state), `[batch]`, or a lower bound of it."""
     return _init(model, name).score(state[name], model.encode(model.init_reads(name), state))
+
+
+@torch.no_grad()
+def log_density(model: JointModel, state: State, mask: Mask, draws: int, seed: int) -> Tensor:
+    """log p_0 of what is observed of the groups that have an initializer, `[batch]`, float64.
+
+    mask: full masks of all groups.
+    draws: groups that initializers read and that are not observed are summed out, by so many draws from p_0 itself.
+    """
+    names = [name for name in model.names if model.conditional(name).init is not None and bool(mask[name].any())]
+    read = {k for name in names for k in model.init_reads(name)}
+    parts = {name: _init(model, name).observe(state[name], one_row(mask[name])) for name in names}
+    hidden = [k for k in model.names if k in read and not bool(mask[k].all())]
+    first = initial_state(model, draws, seeded(seed, model.device)) if hidden else {}
+    drawn = torch.cat([first[k].reshape(draws, -1).double() for k in hidden], 1) if hidden else None
+    rows = len(next(iter(state.values())))
+    if drawn is None:
+        places, weights = torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=torch.float64)
+    else:  # equal draws count together: of a class there are few
+        _, which, counts = drawn.unique(dim=0, return_inverse=True, return_counts=True)
+        places = torch.stack([(which == k).nonzero()[0, 0] for k in range(len(counts))])
+        weights = counts.double() / draws
+    scores = []
+    for place in places.tolist():
+        supposed = dict(state)
+        for k in hidden:
+            supposed[k] = torch.where(mask[k], state[k], first[k][place].expand(rows, *first[k].shape[1:]))
+        found = [_init(model, n).log_density(model.encode(model.init_reads(n), supposed), parts[n]) for n in names]
+        scores.append(torch.stack(found).double().sum(0).expand(rows))
+    return torch.stack(scores, 1).add(weights.log().to(scores[0].device)).logsumexp(1)
 
 
 def fit(model: JointModel, data: Data, seed: int = 0, names: Sequence[str] | None = None) -> None:

@@ -215,6 +215,11 @@ class PCA(Network):
         """Return log p_0(x_K | g), `[batch]`, up to a term that does not depend on g."""
         return part.evidence(self._mean(others))
 
+    @torch.no_grad()
+    def log_density(self, others: Mapping[str, Tensor], part: KnownPart) -> Tensor:
+        """Return log p_0(x_K | g), `[batch]`."""
+        return self.evidence(others, part) + part.log_normaliser()
+
     def _log_scale(self) -> Tensor:
         return (GAIN * self.log_sigma).clamp(min=math.log(SMALLEST))
 
@@ -253,6 +258,11 @@ class KnownPart:
         """Return log p_0(x_K | g), up to a term that does not depend on the mean."""
         gap = self._gap(mean)
         return -0.5 * (gap.square().sum(1) - self._half(gap).square().sum(1))
+
+    def log_normaliser(self) -> Tensor:
+        """Return what `evidence` leaves out, -log |P| / 2 - sum_K log(sigma sqrt(2 pi))."""
+        noise = torch.where(self.mask, self.sigma.log() + 0.5 * LOG_2PI, 0).sum(1)
+        return -self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) - noise
 
     def _gap(self, mean: Tensor) -> Tensor:
         """Return (x_K - mu_K) / sigma, and zero elsewhere."""
