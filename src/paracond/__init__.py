@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from paracond.model import Context, JointModel, Regeneration
     from paracond.precision import Precise, Tours
     from paracond.question import Answer
+    from paracond.regeneration import choose_regeneration
     from paracond.runtime.engine import Engine
     from paracond.runtime.nonfinite import NonFiniteError
     from paracond.training import schedules
@@ -46,6 +47,7 @@ _MODULES = {
     "model": ["Context", "JointModel", "Regeneration"],
     "precision": ["Precise", "Tours"],
     "question": ["Answer"],
+    "regeneration": ["choose_regeneration"],
     "runtime.engine": ["Engine"],
     "runtime.nonfinite": ["NonFiniteError"],
     "training.completion": ["CompletionOptions"],
@@ -88,6 +90,7 @@ __all__ = [
     "Sweeps",
     "Tours",
     "anomaly_score",
+    "choose_regeneration",
     "compose",
     "datasets",
     "diagnostics",

@@ -28,6 +28,7 @@ from paracond.chain import Model, Move, Scan, transition
 from paracond.data import Data, InputError
 from paracond.distributions import Distribution
 from paracond.model import JointModel
+from paracond.regeneration import choose_regeneration
 from paracond.runtime.engine import Engine
 from paracond.training.async_completion import AsyncCompletion
 from paracond.training.completion import Augment, Completion, CompletionOptions
@@ -123,6 +124,17 @@ class Learner(Trainer[Info]):
         self.batch = self.form.make_batch(model, batch_size, self.source, self.resources)
         self.evaluate = self.engine.fused(self._evaluate)
         self.update = {n: self.engine.program(self._update, self.generator, n) for n in model.names}
+
+    def fit(self, steps: int, progress: bool | None = None, held_out: Data | None = None) -> JointModel:
+        """Do `steps` updates; returns the averaged model.
+
+        held_out: examples that the data lack. How the model begins anew when it is asked (`model.regeneration`) is
+            then chosen on them, by `choose_regeneration`.
+        """
+        model = super().fit(steps, progress)
+        if held_out is not None:
+            self.model.regeneration = model.regeneration = choose_regeneration(model, held_out)
+        return model
 
     def _make_source(self, data: Data, options: CompletionOptions, augment: Augment | None) -> None:
         by = self.model if options.by == "model" else self.averaged
