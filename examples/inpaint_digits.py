@@ -38,7 +38,7 @@ test = pc.datasets.digits("test")
 digits, draws = test.state["x"][:10], 4
 top = torch.arange(64) < 32
 given = {"x": pc.Observed(digits.repeat_interleave(draws, 0), mask=top)}
-state = pc.sample(model, given, sweeps=200)
+state = pc.sample(model, given)
 classes = state["c"].view(10, draws)
 print("true classes ", test.state["c"][:10].tolist())
 print("drawn classes", classes.mode(1).values.tolist())

@@ -50,7 +50,7 @@ model = pc.Learner(
 # Impute
 # ------
 # ``impute`` keeps what is known and fills in the rest: the mean of a measurement, the most probable species.
-# Its chains run until they agree. ``how="sample"`` would draw from the model instead.
+# Every row runs until its standard errors are small. ``how="sample"`` would draw from the model instead.
 
 filled = pc.impute(model, holes)
 for name in columns:

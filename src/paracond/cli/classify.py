@@ -28,7 +28,7 @@ class Config(ModelConfig):
     want: str = "c"
     """the group to decide"""
     sweeps: int | None = None
-    """length of the chains, where they are needed (until they have converged if not given)"""
+    """length of chains that never begin anew, where a chain is needed (if not given: tours, until errors are small)"""
     out: Path = Path("runs/decisions.csv")
     """the table"""
 

@@ -26,8 +26,8 @@ class Config(ModelConfig):
 
     rows: int | None = None
     """number of draws, unless the given values have several rows (100 if not given, or 1 for a whole picture)"""
-    sweeps: int = 100
-    """length of the chain"""
+    sweeps: int | None = None
+    """length of the chain (if not given, draws are exact: chains begin anew as the model says)"""
     edit: tuple[str, ...] = ()
     """coordinates of a binary group to change afterwards, as NAME[COORDINATE]=VALUE: the chain continues with them
     until they show, and OUT/edited.npz and edited.png are written too"""
@@ -40,7 +40,7 @@ class Config(ModelConfig):
 
 
 def main(config: Config) -> str:
-    most = {"--sweeps": (config.sweeps, 0), "--edit-sweeps": (config.edit_sweeps, 0)}
+    most = {"--sweeps": (config.sweeps or 0, 0), "--edit-sweeps": (config.edit_sweeps, 0)}
     at_least({"--rows": (1 if config.rows is None else config.rows, 1), **most})
     check_weight(config.guidance)
     model, names, given = config.load()
