@@ -5,6 +5,7 @@ import json
 import pytest
 import rbm
 import torch
+import tours
 import updates
 from test_faces import write_npz
 
@@ -149,3 +150,32 @@ def test_the_stopwatch(digits):
     model = images.make_model(design, binary=True).to("cuda")
     found = {row.name: row.value for row in updates.time_images(design, digits, model, compile=True)}
     assert all(found[name] > 0 for name in (*TIMES, "update_speedup", "update_over_floor", "seconds_30k_images"))
+
+
+# --- answers by tours -------------------------------------------------------------------------------------------
+
+
+def test_the_known_joint_of_the_coverage_is_consistent():
+    """Its conditionals are those of the joint, by Bayes' rule; a query of all others given is exact."""
+    joint = tours.KnownJoint(seed=3)
+    state = joint.draw(50)
+    every = {name: torch.ones(50, dtype=torch.bool) for name in state}
+    for axis, name in enumerate("abd"):
+        p, _, _ = joint.posterior(state, every | {name: ~every[name]})
+        exact = p.sum([1 + k for k in range(3) if k != axis])
+        found = pc.query(joint.model, {n: v for n, v in state.items() if n != name}, [name]).probabilities[name]
+        torch.testing.assert_close(found, exact[:, 1] if name != "b" else exact)
+    _, mean, std = joint.posterior(state, every | {"g": ~every["g"]})
+    answer = pc.query(joint.model, {n: state[n] for n in "abd"}, ["g"])
+    torch.testing.assert_close(answer.mean["g"], mean)
+    torch.testing.assert_close(answer.std["g"], std)
+
+
+def test_the_coverage_is_shown_and_written_beside_former_numbers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tours, "SEEDS", 1)
+    former = {"metrics": [{"name": "query_speedup", "value": 3.0}]}
+    (tmp_path / "tours.json").write_text(json.dumps(former))
+    tours.main(["coverage", "--out", str(tmp_path)])
+    record = json.loads((tmp_path / "tours.json").read_text())
+    assert [metric["name"] for metric in record["metrics"]] == ["query_speedup", "coverage"]
+    assert 0.7 < record["metrics"][1]["value"] <= 1 and "coverage" in capsys.readouterr().out

@@ -235,7 +235,7 @@ class _Activations:
             self.model(name, state)
             if len(self.found) == before:
                 for value in self.model.encode(self.model.reads(name), state).values():
-                    self._keep(value.flatten(1))
+                    self._keep(value.reshape(len(value), -1))
         return self.found
 
     def _keep(self, out: Tensor) -> None:
