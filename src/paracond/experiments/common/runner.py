@@ -53,10 +53,10 @@ class Runner:
 
     # --- for the parts of an experiment ---
 
-    def add(self, name: str, value: float, better: str, about: str = "") -> None:
+    def add(self, name: str, value: float, better: str, about: str = "", std: float | None = None) -> None:
         """Add a metric; `better` is "lower" or "higher"."""
         goal, paper = self.goals.get(name), self.paper.get(name)
-        self.metrics.append(Metric(name, value, better, paper=paper, goal=goal, about=about))
+        self.metrics.append(Metric(name, value, better, std, paper, goal, about))
 
     def show(self, heading: str, caption: str, figure: Figure | None = None) -> None:
         """Add a section to the report: a figure with its caption, or the caption alone."""

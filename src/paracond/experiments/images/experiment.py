@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 import paracond as pc
-from paracond.data import InputError
+from paracond.data import InputError, State
 from paracond.experiments.common.config import check_sizes
 from paracond.experiments.common.images import make_fid, shown
 from paracond.experiments.common.milestones import Milestones, train
 from paracond.experiments.common.pictures import curve, grid
+from paracond.experiments.common.protocols import judge_protocols
 from paracond.experiments.common.results import Outcome, choose_device
 from paracond.experiments.common.runner import Runner
 from paracond.experiments.images import report as pictures
@@ -40,6 +41,7 @@ from paracond.experiments.images.model import (
 from paracond.metrics.fid import FID
 from paracond.metrics.scores import accuracy, psnr
 
+SEEN = 2000  # test images of which the top half is given
 TRIAL = 10_000  # images for FIDs while training: fewer images give a larger FID, so no goal is reached too early
 
 
@@ -77,6 +79,8 @@ def run(experiment: Experiment, config: Config) -> Outcome:
     runner = open_runner(experiment, config, design, experiment.name, title, about)
     if config.model is None:
         model, milestones = trained(runner, design)
+        if not config.quick:  # on images of which no other number depends on the choice, without their classes
+            model.regeneration = pc.choose_regeneration(model, pc.Data({"x": runner.test.state["x"][SEEN:]}))
         model.save(config.out / "model", dtype=torch.bfloat16)
         runner.details["milestones"] = milestones.points
     else:
@@ -160,7 +164,7 @@ def judge(runner: ImageRunner, model: pc.JointModel, milestones: Milestones | No
     """Measure every direction of the main model."""
     test = runner.test
     runner.add("accuracy", test_accuracy(model, test), "higher", "maximum marginal over the latents, test images")
-    half = test[: runner.count(2000, 20)]
+    half = test[: runner.count(SEEN, 20)]
     answer = from_top_half(model, half.state["x"], sweeps=runner.count(50))
     right = accuracy(answer.decisions["c"].cpu(), half.state["c"])
     runner.add("accuracy_top_half", right, "higher", f"class from the top half, {len(half)} test images")
@@ -203,6 +207,12 @@ def judge_images(runner: ImageRunner, model: pc.JointModel) -> None:
         runner.add("fid_draws", draws, "lower", "draws of the pixels instead of thresholded probabilities")
     for name, value in quality(model, runner.train, runner.fid, TRIAL).items():
         runner.add(name, value, "lower", f"{TRIAL} images")
+    fid, real = runner.fid, {name: value.to(runner.device) for name, value in runner.train.state.items()}
+
+    def fid_of(state: State) -> float:
+        return fid.score(shown(model, state)).value
+
+    judge_protocols(runner, model, fid_of, real, ["c"], counts=(count, TRIAL))
 
 
 def unconditional(runner: ImageRunner, model: pc.JointModel) -> None:
