@@ -285,12 +285,12 @@ def test_direct_answers_honour_what_is_partly_known():
     variables = {"a": pc.Binary(2), "b": pc.Binary(1)}
     torch.manual_seed(0)
     model = pc.JointModel({n: pc.Conditional(v, pc.networks.mlp(variables, n)) for n, v in variables.items()})
-    given = {"a": pc.Observed(torch.ones(500, 2), torch.tensor([True, False])), "b": torch.ones(500, 1)}
-    answer = pc.query(model, given, ["a"], chains=20)
-    exact = model("a", {"a": torch.ones(500, 2), "b": torch.ones(500, 1)}).mean.detach()
+    given = {"a": pc.Observed(torch.ones(1, 2), torch.tensor([True, False])), "b": torch.ones(1, 1)}
+    answer = pc.query(model, given, ["a"], chains=10_000)
+    exact = model("a", {"a": torch.ones(1, 2), "b": torch.ones(1, 1)}).mean.detach()
     assert bool((answer.samples["a"][..., 0] == 1).all() and (answer.mean["a"][:, 0] == 1).all())
     torch.testing.assert_close(answer.mean["a"][:, 1], exact[:, 1])
-    assert_mean(answer.samples["a"][..., 1].flatten(), exact[0, 1])
+    assert_mean(answer.samples["a"][0, :, 1], exact[0, 1])
 
 
 def test_a_network_sees_only_what_it_says_that_it_reads():

@@ -146,10 +146,10 @@ def test_a_single_row_is_repeated_to_fit():
 
 
 def test_chains_stop_once_they_have_converged_and_are_right():
-    answer = pc.query(MODEL, batched(GIVEN["a real group"]), ["c", "u"], chains=16)
+    answer = pc.query(MODEL, batched(GIVEN["a real group"]), ["c", "u"], regeneration=0, chains=16)
     assert answer.diagnostics.converged and answer.diagnostics.sweeps < 1000
     assert all(float(r.max()) <= 1.05 for r in answer.diagnostics.r_hat.values())
-    many = pc.query(MODEL, repeated(GIVEN["a real group"], 40), ["c"], chains=4)
+    many = pc.query(MODEL, repeated(GIVEN["a real group"], 40), ["c"], stop=pc.Converged(), chains=4)
     weights, _ = posterior(GIVEN["a real group"])
     assert_mean(many.probabilities["c"], expected_of("c", weights))
     # 200 effective draws promise a standard error of at most 0.5 / sqrt(200)
@@ -242,8 +242,10 @@ def test_bad_options_are_refused_also_where_no_chain_runs():
     given = {name: value for name, value in whole.items() if name != "c"}
     assert pc.query(MODEL, given, ["c"]).diagnostics.sweeps == 0
     for ask in (lambda **options: pc.query(MODEL, given, ["c"], **options), partial(pc.sample, MODEL, whole)):
-        with pytest.raises(pc.InputError, match="scan must be one of random, no-repeat, systematic, found 'foo'"):
+        with pytest.raises(pc.InputError, match="scan must be one of systematic, random, found 'foo'"):
             ask(scan="foo")
+        with pytest.raises(pc.InputError, match="scan='no-repeat' is for chains that never begin anew; tours have sys"):
+            ask(scan="no-repeat")
         with pytest.raises(pc.InputError, match=r"engine must be one of auto, .*, found 'fast'"):
             ask(engine="fast")
 
@@ -274,7 +276,9 @@ def test_values_are_validated_once(monkeypatch):
     pc.impute(MODEL, data, chains=2, stop=pc.Sweeps(1))
     pc.query(MODEL, {"x": torch.zeros(5, 2)}, chains=2, stop=pc.Sweeps(2))
     pc.sample(MODEL, {"x": torch.zeros(5, 2)}, sweeps=1, chunk=2)
-    assert len(calls) == 3
+    for how in ("decide", "sample"):  # by tours
+        pc.impute(MODEL, data, how=how, regeneration=pc.Regeneration(1, 1))
+    assert len(calls) == 5
 
 
 def test_fewer_rows_run_at_a_time_where_they_are_large(monkeypatch):
@@ -312,15 +316,16 @@ def test_bad_lengths_are_refused():
     for wrong in ({"rows": 0}, {"sweeps": -1}, {"chunk": 0}):
         with pytest.raises(pc.InputError, match="must be a whole number, at least"):
             pc.sample(MODEL, **wrong)
-    with pytest.raises(pc.InputError, match="one chain cannot show whether it has converged"):
-        pc.query(MODEL, {}, chains=1)
+    for never in ({"regeneration": 0}, {"stop": pc.Converged()}):
+        with pytest.raises(pc.InputError, match="one chain cannot show whether it has converged"):
+            pc.query(MODEL, {}, chains=1, **never)
     with pytest.raises(pc.InputError, match="impute takes Data"):
         pc.impute(MODEL, {"c": torch.tensor([0])})
     for count in (0, -1, "forever", 2.5, True):
         with pytest.raises(pc.InputError, match="sweeps must be a whole number, at least 1"):
             pc.Sweeps(count)
     for stop in (3, "converged", True):
-        with pytest.raises(pc.InputError, match=r"stop must be Converged\(\.\.\.\) or Sweeps\(count\), found"):
+        with pytest.raises(pc.InputError, match=r"stop must be Precise\(error\), Tours.* or Sweeps\(count\), found"):
             pc.query(MODEL, {}, stop=stop)
     with pytest.raises(pc.InputError, match="how must be"):
         pc.impute(MODEL, pc.Data({"c": torch.tensor([0])}), how="guess")

@@ -46,7 +46,7 @@ from paracond.conditional import Conditional
 from paracond.data import InputError, State
 from paracond.distributions import Distribution, Gaussian
 from paracond.families import Family
-from paracond.model import Context, JointModel
+from paracond.model import Context, JointModel, Regeneration
 from paracond.streams import Generator
 
 Law = Callable[[str], Distribution]
@@ -59,6 +59,7 @@ def compose(
     groups: Mapping[str, Family] | None = None,
     given: Mapping[str, Family] | None = None,
     rules: Mapping[str, Rule] | None = None,
+    regeneration: Regeneration | None = None,
 ) -> JointModel:
     """Join several models, and rules written by hand, into one `JointModel`.
 
@@ -69,6 +70,8 @@ def compose(
         all other groups, `law(name)` returns a learned conditional, and the rule returns a `Distribution`.
     groups: the families of new groups, by name. Each needs a rule.
     given: the families of groups that are always given (context), by name.
+    regeneration: how the joint chain begins anew (default: the smallest rate and the longest warm-up of the models,
+        because it mixes no faster than any of them).
     """
     groups, given, rules = groups or {}, given or {}, rules or {}
     learned, context = _renamed(models), {name: Context(family, None) for name, family in given.items()}
@@ -78,7 +81,13 @@ def compose(
     _check(learned, groups, context, rules)
     conditionals = {name: learned[name] for name in learned if name not in rules}
     conditionals |= {name: Ruled(name, families[name], rules[name], learned) for name in rules}
-    return JointModel({name: conditionals[name] for name in families}, context=context)
+    regeneration = _longest(models.values()) if regeneration is None else regeneration
+    return JointModel({name: conditionals[name] for name in families}, context=context, regeneration=regeneration)
+
+
+def _longest(models: Iterable[JointModel]) -> Regeneration | None:
+    each = [model.regeneration for model in models]
+    return Regeneration(min(r.rate for r in each), max(r.warmup for r in each)) if each else None
 
 
 def _renamed(models: Mapping[str, JointModel]) -> dict[str, Conditional]:

@@ -16,7 +16,7 @@ m_l. With D and N the sums over states and the numbers of states of one tour, th
     error(m_e - m_l)^2 = sum ((D_e - m_e N_e) / sum N_e - (D_l - m_l N_l) / sum N_l)^2.
 
 Drift is the root mean square over coordinates of difference over error: about 1 where early and late states have the
-same distribution.
+same distribution, and 0 where there are no late states.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from paracond.data import wide
 
-TINY = 1e-12  # variances below this are rounding
+TINY = 1e-24  # variances below this, in units of the squared mean, are rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ def estimate(tours: TourMeans) -> Estimate:
     variance = squares.sum(1) / total
     of_variance = (squares - n * variance.unsqueeze(1)).square().sum(1).sqrt() / total * factor
     std = (variance + error.square()).sqrt() if count > 1 else variance.sqrt()
-    certain = variance <= TINY
+    certain = variance <= TINY * mean.square()
     error, of_std = (torch.where(certain, 0.0, e) for e in (error, of_variance / (2 * std).clamp(min=1e-30)))
     return Estimate(mean, torch.where(certain, 0.0, std), error, of_std, _drift(tours, n))
 
@@ -87,7 +87,7 @@ def _drift(tours: TourMeans, n: Tensor) -> Tensor:
         parts.append((mean.squeeze(1), (sums - mean * size) / total))
     (m_early, g_early), (m_late, g_late) = parts
     variance = (g_early - g_late).square().sum(1) * (count / max(1, count - 1))
-    known = (variance > TINY) & (late.sum(1) > 0)
+    known = (variance > TINY * (m_early.square() + m_late.square())) & (late.sum(1) > 0)
     known, rows = known.expand_as(variance), len(variance)
-    z = torch.where(known, (m_early - m_late).square() / variance.clamp(min=TINY), 0)
+    z = torch.where(known, (m_early - m_late).square() / variance, 0)
     return (z.reshape(rows, -1).sum(1) / known.reshape(rows, -1).sum(1).clamp(min=1)).sqrt()

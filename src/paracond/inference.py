@@ -22,20 +22,21 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from paracond.chain import SCANS, Chain, max_rows
-from paracond.data import Data, InputError, Observed, State, at_least, one_of, row_count
+from paracond.data import Data, InputError, Observed, State, at_least, one_of, row_count, take
 from paracond.gibbs import Chains, Converged, Sweeps, joined
 from paracond.model import JointModel, Regeneration
 from paracond.precision import Precise, Rounds
 from paracond.question import Answer, Diagnostics, Given, Init, Moments, Question
 from paracond.runtime.engine import Engine
-from paracond.streams import RowStreams, as_keys, occurrences
-from paracond.tours import Batch, Record, TourRunner, one_of_scans, slots_of
+from paracond.streams import RowStreams, as_keys, occurrences, rows_draw
+from paracond.tours import Batch, Record, TourRunner, one_of_scans, passes, slots_of
 
 R_HAT_MIXED = 1.1  # above this the answer carries a warning
 MAX_ROWS = (4096, 65_536)  # rows of chains that run at a time, on a CPU and on a GPU: more only cost memory
@@ -79,7 +80,7 @@ def query(
     Other arguments:
 
     regeneration: how chains begin anew (default: as the model says); 0: never.
-    chains: the number of samples per row, each from a chain of its own.
+    chains: the number of samples per row, each the last state of a tour, or of a chain, of its own.
     init: where chains begin: "fitted" draws from the model's initializers given what is known, "random" does not; a
         mapping from names to values begins there.
     scan: the order of redraws. Learned conditionals are never quite consistent, so the limit depends on it: "random"
@@ -89,20 +90,21 @@ def query(
     seed: fixes all randomness.
     """
     at_least({"rows": (rows, 1), "chains": (chains, 1)})
-    anew, stop = _way(model, stop, regeneration)
+    anew, stop = _way(model, stop, regeneration, chains)
     if isinstance(stop, Converged) and chains < 2:
         raise InputError("one chain cannot show whether it has converged: use chains=2 or more, or stop=Sweeps(count)")
+    if isinstance(stop, Precise) and chains > stop.most:
+        raise InputError(f"chains={chains} samples need as many tours, but stop={stop!r} allows {stop.most}")
     _check_scan(scan, anew)
     question = Question.of(model, given, want, rows, init)
     engine = Engine.of(model.device, engine)
-    with model.eval_mode():
-        relevant, direct = question.relevant()
-        if direct:
-            answer = _directly(question, chains, seed)
-        elif isinstance(stop, Precise) and anew is not None:
-            answer = _by_tours(question, relevant, chains, anew, stop, scan, engine, seed)
+    with model.eval_mode(), rows_draw():
+        matters, direct = question.relevant()
+        if anew is not None or bool(direct.all()):
+            answer = _by_rows(question, matters, direct, chains, anew, stop, scan, engine, seed)
         else:
             assert isinstance(stop, (Converged, Sweeps))
+            relevant = {name for name, rows in matters.items() if bool(rows.any())}
             answer = _by_chains(question, relevant, chains, stop, scan, engine, seed)
     _warn(answer.diagnostics, stop)
     return answer
@@ -114,7 +116,7 @@ def sample(
     *,
     rows: int = 1,
     sweeps: int | None = None,
-    regeneration: Regeneration | None = None,
+    regeneration: Regeneration | float | None = None,
     init: Init = "fitted",
     scan: str = "systematic",
     chunk: int | None = None,
@@ -145,13 +147,15 @@ def sample(
     """
     at_least({"rows": (rows, 1), "chunk": (1 if chunk is None else chunk, 1)})
     at_least({"sweeps": (0 if sweeps is None else sweeps, 0)})
-    if sweeps is not None and regeneration is not None:
+    if _never(regeneration) and sweeps is None:
+        raise InputError("regeneration=0 needs sweeps=, the length of a chain that never begins anew")
+    if sweeps is not None and regeneration is not None and not _never(regeneration):
         raise InputError("sweeps and regeneration were both given: chains of a fixed length never begin anew")
     anew = None if sweeps is not None else _regeneration(model, regeneration)
     _check_scan(scan, anew)
     question = Question.of(model, given, None, rows, init)
     engine = Engine.of(model.device, engine)
-    with model.eval_mode():
+    with model.eval_mode(), rows_draw():
         if anew is not None:
             return _drawn(question, anew, scan, engine, seed)
         assert sweeps is not None
@@ -164,73 +168,129 @@ def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> 
     model: a trained `JointModel`.
     data: values and masks, `Data(values, mask)`.
     how: "decide" fills in decisions, "sample" one joint draw per row.
-    options: those of `query` to decide, those of `sample` to sample.
+    options: those of `query`. A joint draw is the end of one tour, so it needs neither `stop` nor `chains`; where
+        chains never begin anew, it is the last state of the first one.
     """
     one_of("how", how, ("decide", "sample"))
     if not isinstance(data, Data):
         raise InputError(f"impute takes Data(values, mask), found {type(data).__name__}")
     given = {name: Observed(value, data.mask[name]) for name, value in data.state.items()}
-    return query(model, given, model.names, **options).decisions if how == "decide" else sample(model, given, **options)
+    anew, _ = _way(model, options.get("stop"), options.get("regeneration"))
+    if how == "sample" and (anew is not None or "sweeps" in options):
+        return sample(model, given, **{k: v for k, v in options.items() if k not in ("stop", "chains")})
+    answer = query(model, given, model.names, **options)
+    return answer.decisions if how == "decide" else {name: drawn[:, 0] for name, drawn in answer.samples.items()}
 
 
-# --- by tours ---------------------------------------------------------------------------------------------------------
+# --- row by row: directly, or by tours --------------------------------------------------------------------------------
 
 
-def _by_tours(
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What was found about some rows, by the names of the wanted groups.
+
+    moments, samples: marginals and draws.
+    tours: the number of tours of every row, 0 where no chain ran.
+    error, drift: as in `Diagnostics`.
+    """
+
+    moments: dict[str, Moments]
+    samples: State
+    tours: torch.Tensor
+    error: State
+    drift: State
+
+    def rows(self, which: torch.Tensor) -> _Found:
+        """What was found about these rows."""
+        moments = {name: each.rows(which) for name, each in self.moments.items()}
+        samples, error, drift = (take(each, which) for each in (self.samples, self.error, self.drift))
+        return _Found(moments, samples, self.tours[which], error, drift)
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Found]) -> _Found:
+        """What was found about all rows, from some rows each."""
+        names = parts[0].moments
+        moments = {name: Moments.joined([part.moments[name] for part in parts]) for name in names}
+        samples, error, drift = (
+            {name: torch.cat([getattr(part, what)[name] for part in parts]) for name in names}
+            for what in ("samples", "error", "drift")
+        )
+        return cls(moments, samples, torch.cat([part.tours for part in parts]), error, drift)
+
+
+def _by_rows(
     question: Question,
-    relevant: set[str],
+    matters: Mapping[str, torch.Tensor],
+    direct: torch.Tensor,
     draws: int,
-    anew: Regeneration,
-    stop: Precise,
+    anew: Regeneration | None,
+    stop: Stop,
     scan: str,
     engine: Engine,
     seed: int,
 ) -> Answer:
-    """Run tours for every row that differs from those before it."""
-    model = question.model
+    """Answer every row that differs from those before it, by its conditionals where that is exact, or by tours."""
     keys, first, same = _distinct(question, seed)
-    asked = question.rows(first)
-    free = [name for name in model.names if name in relevant]
-    unknown = [name for name in question.wanted if name in relevant]
-    rounds = Rounds(asked, unknown, keys, stop, draws)
-    slots = slots_of(model, len(keys) * stop.least)
-    sweeps = TourRunner(asked, free, unknown, anew, scan, engine, slots).run(rounds)
-    diagnostics = Diagnostics(
-        rounds.converged,
-        sweeps,
-        question.init,
-        rounds.tours[same],
-        {name: worst[same] for name, worst in rounds.worst.items()},
-        {name: drift[same] for name, drift in rounds.drift.items()},
-    )
-    moments, samples = {}, {}
-    for name in question.wanted:
-        if name in rounds.moments:
-            moments[name], samples[name] = rounds.moments[name].rows(same), rounds.samples[name][same]
-        else:
-            known = question.known[name]
-            moments[name] = question.certain(name)
-            samples[name] = known.unsqueeze(1).expand(-1, draws, *known.shape[1:])
-    return question.answer(moments, samples, diagnostics)
-
-
-def _directly(question: Question, draws: int, seed: int) -> Answer:
-    """The conditionals themselves, evaluated on as many rows at a time as tours would be."""
-    keys, first, same = _distinct(question, seed)
-    count, slots = len(keys), slots_of(question.model, 4 * len(keys))
-    parts = []
-    for begin in range(0, count, slots):
-        places = np.minimum(np.arange(begin, begin + slots), count - 1)
-        at = as_keys(keys[places]).to(question.model.device)
-        rows = first[torch.from_numpy(places).to(first.device)]
-        parts.append(question.rows(rows).directly(draws, RowStreams(at, torch.zeros_like(at))))
-    moments = {name: Moments.joined([part[0][name] for part in parts]).rows(same) for name in question.wanted}
-    samples = {name: torch.cat([part[1][name] for part in parts])[same] for name in question.wanted}
-    certain = torch.zeros(row_count(question.known), dtype=torch.float64, device=question.model.device)
+    asked, matters, direct = question.rows(first), take(matters, first), direct[first]
+    easy, hard = direct.nonzero().squeeze(1), (~direct).nonzero().squeeze(1)
+    found, sweeps, converged = [], 0, True
+    if len(easy):
+        found.append(_directly(asked.rows(easy), keys[easy.cpu().numpy()], draws))
+    if len(hard):
+        assert anew is not None and isinstance(stop, Precise)
+        rounds = Rounds(asked.rows(hard), keys[hard.cpu().numpy()], stop, draws)
+        sweeps = _run(rounds, take(matters, hard), anew, scan, engine)
+        found.append(_toured(rounds))
+        converged = rounds.converged
+    every = _Found.joined(found).rows(torch.cat([easy, hard]).argsort()[same])
     unknown = [name for name in question.wanted if not bool(question.mask[name].all())]
-    zeros = dict.fromkeys(unknown, certain)
-    exactly = Diagnostics(True, 0, question.init, certain.long(), zeros, zeros)
-    return question.answer(moments, samples, exactly)
+    error, drift = ({name: each[name] for name in unknown} for each in (every.error, every.drift))
+    diagnostics = Diagnostics(converged, sweeps, question.init, every.tours, error, drift)
+    if not len(hard):  # as after endless chains
+        r_hat = {name: torch.ones_like(each) for name, each in error.items()}
+        diagnostics = replace(diagnostics, r_hat=r_hat, ess={name: each / 0 for name, each in r_hat.items()})
+    return question.answer(every.moments, every.samples, diagnostics)
+
+
+def _run(rounds: Rounds, matters: Mapping[str, torch.Tensor], anew: Regeneration, scan: str, engine: Engine) -> int:
+    """Run the tours of a query. Returns the number of sweeps."""
+    question = rounds.question
+    free = [name for name, rows in matters.items() if bool(rows.any())]
+    slots = slots_of(question.model, len(rounds.keys) * rounds.least)
+    return TourRunner(question, free, rounds.names, anew, scan, engine, slots, matters).run(rounds)
+
+
+def _toured(rounds: Rounds) -> _Found:
+    """What tours found, and what was known."""
+    question, zero = rounds.question, torch.zeros_like(rounds.tours, dtype=torch.float64)
+    known = [name for name in question.wanted if name not in rounds.names]
+    samples = {name: question.repeatedly(name, rounds.draws) for name in known}
+    zeros = dict.fromkeys(known, zero)
+    return _Found(
+        rounds.moments | {name: question.certain(name) for name in known},
+        rounds.samples | samples,
+        rounds.tours,
+        rounds.worst | zeros,
+        rounds.drift | zeros,
+    )
+
+
+def _directly(question: Question, keys: np.ndarray, draws: int) -> _Found:
+    """The conditionals themselves, evaluated on as many rows at a time as tours would be, every row at its place."""
+    model, parts, order = question.model, [], []
+    slots, device = slots_of(model, 4 * len(keys)), model.device
+    for rows, places in passes(keys if device.type == "cpu" else np.arange(len(keys)), slots):
+        filled = np.full(slots, rows[0])
+        filled[places] = rows
+        streams = as_keys(keys[filled]).to(device)
+        part = question.rows(torch.from_numpy(filled).to(device))
+        moments, samples = part.directly(draws, RowStreams(streams, torch.zeros_like(streams)))
+        zero = torch.zeros(slots, dtype=torch.float64, device=device)
+        zeros = dict.fromkeys(question.wanted, zero)
+        found = _Found(moments, samples, zero.long(), zeros, zeros)
+        parts.append(found.rows(torch.from_numpy(places).to(device)))
+        order.append(rows)
+    return _Found.joined(parts).rows(torch.from_numpy(np.argsort(np.concatenate(order))).to(device))
 
 
 def _distinct(question: Question, seed: int) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
@@ -304,19 +364,23 @@ def _advanced(
 
 
 def _way(
-    model: JointModel, stop: Stop | None, regeneration: Regeneration | float | None
+    model: JointModel, stop: Stop | None, regeneration: Regeneration | float | None, chains: int = 1
 ) -> tuple[Regeneration | None, Stop]:
     """How chains begin anew (None: never), and when to stop."""
     if stop is not None and not isinstance(stop, Stop):
         raise InputError(f"stop must be Precise(error), Tours(count), Converged(...) or Sweeps(count), found {stop!r}")
-    never = isinstance(regeneration, (int, float)) and not isinstance(regeneration, bool) and regeneration == 0
+    never = _never(regeneration)
     if isinstance(stop, Precise) and never:
         raise InputError(f"stop={stop!r} needs tours; with regeneration=0 use stop=Converged(...) or Sweeps(count)")
     if never or (isinstance(stop, (Converged, Sweeps)) and regeneration is None):
         return None, Converged() if stop is None else stop
     if isinstance(stop, (Converged, Sweeps)):
         raise InputError(f"stop={stop!r} is for chains that never begin anew: leave regeneration out, or make it 0")
-    return _regeneration(model, regeneration), Precise() if stop is None else stop
+    return _regeneration(model, regeneration), Precise(most=max(Precise.most, chains)) if stop is None else stop
+
+
+def _never(regeneration: object) -> bool:
+    return isinstance(regeneration, (int, float)) and not isinstance(regeneration, bool) and regeneration == 0
 
 
 def _regeneration(model: JointModel, regeneration: object) -> Regeneration:
@@ -324,7 +388,7 @@ def _regeneration(model: JointModel, regeneration: object) -> Regeneration:
         raise InputError(f"the model must be a JointModel, found {type(model).__name__}")
     found = model.regeneration if regeneration is None else regeneration
     if not isinstance(found, Regeneration):
-        raise InputError(f"regeneration must be Regeneration(rate, warmup), found {found!r}")
+        raise InputError(f"regeneration must be Regeneration(rate, warmup), or 0 for never, found {found!r}")
     return found
 
 
@@ -350,6 +414,12 @@ def _complaint(diagnostics: Diagnostics, stop: Stop) -> UserWarning | None:
     if isinstance(stop, Precise):
         if diagnostics.converged:
             return None
+        for name, error in diagnostics.error.items():
+            if bool(error.isnan().any()):
+                return ImpreciseWarning(
+                    f"{name!r} is not finite in {int(error.isnan().sum())} of {len(error)} rows: its chains diverge. "
+                    "Make tours shorter, regeneration=Regeneration(rate, warmup), or give its family bounds"
+                )
         name, error = max(diagnostics.error.items(), key=lambda each: float(each[1].max()))
         bad = int((error > stop.error).sum())
         return ImpreciseWarning(

@@ -67,18 +67,17 @@ class Rounds:
     """The tours of a query: a `Schedule`. Afterwards it has moments and samples of every row.
 
     question: the question.
-    names: the wanted groups that are not known.
     keys: the key of every row.
     stop: when a row stops.
     draws: the number of samples of each row.
     """
 
-    def __init__(self, question: Question, names: list[str], keys: np.ndarray, stop: Precise, draws: int):
-        self.question, self.names, self.keys, self.stop, self.draws = question, names, keys, stop, draws
+    def __init__(self, question: Question, keys: np.ndarray, stop: Precise, draws: int):
+        self.question, self.keys, self.stop, self.draws = question, keys, stop, draws
         model, rows = question.model, len(keys)
+        self.names = names = [name for name in question.wanted if not bool(question.mask[name].all())]
         self.device, self.families = model.device, model.variables
-        self.least = max(stop.least, draws)
-        self.most = max(stop.most, self.least)
+        self.least, self.most = max(stop.least, draws), stop.most
         self.begun, self.target = np.zeros(rows, dtype=np.int64), np.full(rows, self.least)
         self.finished = np.zeros(rows, dtype=bool)
         self.opened = 0  # rows before this one have begun
@@ -169,7 +168,7 @@ class Rounds:
                 to[at] = value.to(to.dtype)
         self.tours[at] = target
         for row, error in zip(rows, worst.tolist(), strict=True):
-            if error <= self.stop.error or target >= self.most:
+            if not error > self.stop.error or target >= self.most:  # or not a number: more tours would not help
                 self._close(row)
                 continue
             needed = CAUTION * target * (error / self.stop.error) ** 2
@@ -186,7 +185,7 @@ class Rounds:
         """The largest error of a row, in the units of `Precise`."""
         error = found.error
         if not self.families[name].finite:
-            error = torch.where(error > 0, error / (2 * found.std).clamp(min=1e-30), 0.0)
+            error = torch.where(error == 0, 0.0, error / (2 * found.std))
         return error.reshape(len(error), -1).amax(1)
 
     def _close(self, row: int) -> None:

@@ -27,7 +27,7 @@ Init = str | Mapping[str, Tensor]
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
     """Says how far to trust an answer. By tours there are `tours`, `error` and `drift`; by chains that never begin anew
-    (`regeneration=0`) there are `r_hat`, `ess` and `measured`.
+    (`regeneration=0`) there are `r_hat`, `ess` and `measured`. An answer without a chain has all of them, and is exact.
 
     converged: whether every row is in the bounds of `stop`.
     sweeps: sweeps over all unknown groups, warm-up included; with tours, those of all slots.
@@ -52,6 +52,8 @@ class Diagnostics:
     measured: int = 0
 
     def __repr__(self) -> str:
+        if self.tours is not None and not bool(self.tours.any()):
+            return "<exact, without a chain>"
         parts = [f"{name}: R-hat <= {r.max():.3f}, ess >= {self.ess[name].min():.0f}" for name, r in self.r_hat.items()]
         parts += [f"{name}: error <= {error.max():.3f}" for name, error in self.error.items()]
         began = "" if self.init == "random" else f", from {self.init} initial values"
@@ -59,7 +61,7 @@ class Diagnostics:
         if self.tours is not None:
             least, most = int(self.tours.min()), int(self.tours.max())
             tours = f"{least}" if least == most else f"{least} to {most}"
-            ran = f"after {tours} tours per row{began}" if most else "exactly, without a chain"
+            ran = f"after {tours} tours per row{began}"
         return f"<{'converged' if self.converged else 'not converged'} {ran}; {'; '.join(parts)}>"
 
 
@@ -181,20 +183,23 @@ class Question:
             content[f"begin {name}"] = value
         return row_digests(content, seed)
 
-    def relevant(self) -> tuple[set[str], bool]:
-        """The unknown groups that matter for the wanted ones, and whether none of them reads another unknown one."""
-        unknown = {name for name in self.model.names if not bool(self.mask[name].all())}
-        relevant: set[str] = set()
-        waiting, direct = [name for name in self.wanted if name in unknown], True
-        while waiting:
-            name = waiting.pop()
-            if name in relevant:
-                continue
-            relevant.add(name)
-            uncertain = unknown & set(self.model.reads(name))
-            direct = direct and not uncertain
-            waiting += uncertain
-        return relevant, direct
+    def relevant(self) -> tuple[dict[str, Tensor], Tensor]:
+        """What a chain must redraw in every row, Bool `[batch]` by group, and in which rows no chain is needed.
+
+        The unknown groups matter that are wanted, that these read, and so on. If none of them reads another unknown
+        group, their conditionals are the answer.
+        """
+        count, names = row_count(self.known), self.model.names
+        unknown = {name: ~self.mask[name].reshape(count, -1).all(1) for name in names}
+        reads = {name: [other for other in self.model.reads(name) if other in unknown] for name in names}
+        matters = {name: unknown[name] & (name in self.wanted) for name in names}
+        uncertain = {name: torch.zeros_like(matters[name]) for name in names}
+        for _ in names:  # the longest path
+            for name, others in reads.items():
+                for other in others:
+                    uncertain[name] = uncertain[name] | (matters[name] & unknown[other])
+                    matters[other] = matters[other] | (matters[name] & unknown[other])
+        return matters, ~torch.stack(list(uncertain.values())).any(0)
 
     @torch.no_grad()
     def directly(self, draws: int, streams: RowStreams) -> tuple[dict[str, Moments], State]:
@@ -203,8 +208,7 @@ class Question:
         state = initial_state(model, row_count(known), streams, known, mask, fitted=False)
         moments, samples = {}, {}
         for name in self.wanted:
-            moments[name] = self.certain(name)
-            samples[name] = known[name].unsqueeze(1).expand(-1, draws, *known[name].shape[1:])
+            moments[name], samples[name] = self.certain(name), self.repeatedly(name, draws)
             if not bool(mask[name].all()):
                 own = streams.at(model.index(name), 1)
                 move = transition(model, name, state, mask[name], own)
@@ -219,6 +223,11 @@ class Question:
         encoded = self.model.variables[name].encode(self.known[name]).to(self.model.dtype)
         none = torch.zeros_like(encoded)
         return Moments(encoded, none, none, none)
+
+    def repeatedly(self, name: str, draws: int) -> Tensor:
+        """Draws of a value that is known, `[batch, draws, *event]`."""
+        known = self.known[name].unsqueeze(1)
+        return known.expand(-1, draws, *known.shape[2:])
 
     def answer(self, moments: Mapping[str, Moments], samples: State, diagnostics: Diagnostics) -> Answer:
         """An answer from moments and draws of every wanted group."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from paracond.data import InputError
 GOLDEN = 0x9E3779B97F4A7C15
 ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 LAST_SHIFT = 31
-USES = 2**16  # draws that one place may make at one time
+USES = 2**32  # draws that one place may make at one time
 
 
 class RowStreams:
@@ -71,26 +72,24 @@ def uniform(like: Tensor, generator: Generator) -> Tensor:
     """Uniform numbers in [0, 1), of the shape and type of `like`."""
     if isinstance(generator, torch.Generator):
         return torch.empty_like(like).uniform_(generator=generator)
-    # Not the upper bits of a fixed number: near zero all digits count, so that rare events have their probability.
-    largest = 1 - torch.finfo(like.dtype).eps
-    return (_upper(generator.bits(like.shape), 1).to(like.dtype) * 2.0**-63).clamp_(max=largest)
+    return _uniform(like, generator).to(like.dtype).clamp_(max=1 - torch.finfo(like.dtype).eps)
 
 
 def exponential(like: Tensor, generator: Generator) -> Tensor:
     """Exponential numbers with mean one, of the shape and type of `like`."""
     if isinstance(generator, torch.Generator):
         return torch.empty_like(like).exponential_(generator=generator)
-    return uniform(like, generator).neg_().log1p_().neg_()
+    return _uniform(like, generator).neg_().log1p_().neg_().to(like.dtype)
 
 
 def normal(like: Tensor, generator: Generator) -> Tensor:
     """Standard normal numbers, of the shape and type of `like` (Box and Muller)."""
     if isinstance(generator, torch.Generator):
         return torch.empty_like(like).normal_(generator=generator)
-    bits = generator.bits(like.shape)
-    radius = (_upper(bits, 32).to(like.dtype) + 0.5) * 2.0**-32
-    angle = (bits & 0xFFFFFFFF).to(like.dtype) * (2 * math.pi * 2.0**-32)
-    return radius.clamp_(max=1).log_().mul_(-2).sqrt_() * angle.cos_()
+    bits, dtype = generator.bits(like.shape), _computed(like)
+    radius = (_upper(bits, 32).to(dtype) + 0.5) * 2.0**-32
+    angle = (bits & 0xFFFFFFFF).to(dtype) * (2 * math.pi * 2.0**-32)
+    return (radius.clamp_(max=1).log_().mul_(-2).sqrt_() * angle.cos_()).to(like.dtype)
 
 
 def integers(high: int, shape: Sequence[int], generator: Generator) -> Tensor:
@@ -98,6 +97,31 @@ def integers(high: int, shape: Sequence[int], generator: Generator) -> Tensor:
     if isinstance(generator, torch.Generator):
         return torch.randint(high, tuple(shape), generator=generator, device=generator.device)
     return (uniform(torch.empty(shape, dtype=torch.float64, device=generator.device), generator) * high).long()
+
+
+def _uniform(like: Tensor, generator: RowStreams) -> Tensor:
+    # Not the upper bits of a fixed number: near zero all digits count, so that rare events have their probability.
+    dtype = _computed(like)
+    return (_upper(generator.bits(like.shape), 1).to(dtype) * 2.0**-63).clamp_(max=1 - torch.finfo(dtype).eps)
+
+
+def _computed(like: Tensor) -> torch.dtype:
+    """The type to compute in: numbers of 16 bits would be coarse, and overflow."""
+    return torch.promote_types(like.dtype, torch.float32)
+
+
+@contextmanager
+def rows_draw() -> Iterator[None]:
+    """Explain the error that arises where code draws with `RowStreams` as if it were a `torch.Generator`."""
+    try:
+        yield
+    except TypeError as error:
+        if RowStreams.__name__ not in str(error):
+            raise
+        raise InputError(
+            "every row has a random stream of its own here, which torch functions cannot read: in families, rules and "
+            f"initializers of your own draw with uniform, normal, exponential or integers of paracond.streams ({error})"
+        ) from error
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------
@@ -150,6 +174,8 @@ def _as_bytes(value: Tensor) -> np.ndarray:
     flat = value.detach().cpu().reshape(len(value), -1)
     if flat.dtype == torch.bool:
         return np.packbits(flat.numpy(), axis=1)
+    if flat.dtype == torch.bfloat16:  # numpy has no such type
+        flat = flat.float()
     return np.ascontiguousarray((flat + 0).numpy())  # minus zero is zero
 
 

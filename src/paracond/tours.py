@@ -12,15 +12,16 @@ independent. The last state of a tour is an exact draw from pi, and E f(pi) = E 
 (`estimates`).
 
 `TourRunner` runs tours in a fixed number of slots. When a tour ends, its slot goes to the next one, so tours of
-different ages run in one batch, in one recorded program. Two things make a tour independent of its neighbours, bit for
-bit on a CPU: every tour has its own stream of random numbers (`streams`), and every pass of a network has the same
-number of rows.
+different ages run in one batch, in one recorded program. Three things make a tour independent of its neighbours, bit
+for bit on a CPU: every tour has its own stream of random numbers (`streams`), every pass of a network has the same
+number of rows, and a tour has its own place among them, because products of matrices round by the place of a row. On a
+GPU a tour takes any slot.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,18 +29,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paracond.chain import SCANS as OF_CHAINS
 from paracond.chain import transition
-from paracond.data import InputError, Mask, State, merge, take, wide
+from paracond.data import InputError, Mask, State, merge, one_of, take, wide
 from paracond.estimates import TourMeans
 from paracond.initializers.initial_state import blank_state, draw_groups, has_init, redraw_rest
 from paracond.model import JointModel, Regeneration
 from paracond.observers import summary
 from paracond.question import Question
 from paracond.runtime.engine import Engine
-from paracond.streams import RowStreams, as_keys, exponential, geometric, numbered
+from paracond.streams import RowStreams, as_keys, exponential, geometric, numbered, occurrences
 
 #: Slots on a CPU and on a GPU: the fewest, the most, and the number of values in the largest group of all slots.
 SLOTS = {"cpu": (16, 256, 2**14), "cuda": (64, 16_384, 2**23)}
+#: Tours that are taken from the schedule ahead of time, per slot: where tours have places, one for each place.
+AHEAD = {"cpu": 4, "cuda": 1}
 #: The part of a tour for which a finished slot may wait on a GPU, where looking for it takes time.
 IDLE = 0.05
 SCANS = ("systematic", "random")
@@ -47,22 +51,48 @@ SCANS = ("systematic", "random")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some tours: arrays of the rows of the question that they serve, of their numbers there, and of their keys."""
+    """Some tours, in arrays.
+
+    rows: the row of the question that each serves.
+    numbers: its number there.
+    keys: its stream.
+    homes: its place, modulo the number of slots.
+    """
 
     rows: np.ndarray
     numbers: np.ndarray
     keys: np.ndarray
+    homes: np.ndarray
 
     @classmethod
     def of(cls, rows: np.ndarray, numbers: np.ndarray, row_keys: np.ndarray) -> Batch:
         """Tours of these rows; `row_keys` has the keys of all rows."""
-        return cls(rows, numbers, numbered(row_keys[rows], numbers))
+        rows, numbers = rows.astype(np.int64), numbers.astype(np.int64)
+        keys = row_keys[rows]
+        return cls(rows, numbers, numbered(keys, numbers), keys + numbers.astype(np.uint64))
+
+    @classmethod
+    def none(cls, places: int = 0) -> Batch:
+        """Places for so many tours."""
+        zero = np.zeros(places, dtype=np.int64)
+        return cls(zero, zero.copy(), zero.astype(np.uint64), zero.astype(np.uint64))
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, which: np.ndarray | slice) -> Batch:
-        return Batch(self.rows[which], self.numbers[which], self.keys[which])
+        return Batch(*(array[which] for array in self._arrays()))
+
+    def __add__(self, other: Batch) -> Batch:
+        return Batch(*(np.concatenate(pair) for pair in zip(self._arrays(), other._arrays(), strict=True)))
+
+    def put(self, places: np.ndarray, tours: Batch) -> None:
+        """Put tours at these places."""
+        for array, new in zip(self._arrays(), tours._arrays(), strict=True):
+            array[places] = new
+
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        return self.rows, self.numbers, self.keys, self.homes
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +130,15 @@ def slots_of(model: JointModel, tours: int) -> int:
     return min(count, max(least, 2 ** int(math.log2(max(1, tours // 4)))))
 
 
+def passes(homes: np.ndarray, slots: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Split rows into passes with at most one row at every place: their indices and places."""
+    places = (homes.astype(np.uint64) % np.uint64(slots)).astype(np.int64)
+    turns = occurrences(places)
+    for turn in range(int(turns.max(initial=-1)) + 1):
+        rows = np.flatnonzero(turns == turn)
+        yield rows, places[rows]
+
+
 class TourRunner:
     """Runs the tours of a schedule: `TourRunner(...).run(schedule)`.
 
@@ -110,6 +149,7 @@ class TourRunner:
     scan: "systematic" (the groups in turn) or "random" (as many transitions as groups, each row chooses its own).
     engine: how sweeps run.
     slots: the number of tours at a time.
+    rows: in which rows of the question each free group is redrawn, Bool by group (default: in all).
     """
 
     def __init__(
@@ -121,26 +161,27 @@ class TourRunner:
         scan: str,
         engine: Engine,
         slots: int,
+        rows: Mapping[str, Tensor] | None = None,
     ):
         self.question, self.model, self.regeneration, self.slots = question, question.model, regeneration, slots
-        self.free, self.scan = tuple(free), scan
+        self.free, self.scan, self.rows = tuple(free), scan, rows or {}
         self.engine = engine
         engine.prepare(self.model)
         self.rounded = engine.rounded_copy(self.model)
         self.rounded.refresh()
-        self.clamped = [name for name in self.model.variables if bool(question.mask[name].any())]
+        self.clamped = [n for n in self.free if n in self.rows or bool(question.mask[n].any())]
         device = self.model.device
         # Sweeps of each tour; a slot whose time is beyond it is idle.
         self.last, keys, time = (torch.zeros(slots, dtype=torch.int64, device=device) for _ in range(3))
         self.streams = RowStreams(keys, time)
-        weights = [self.model.alpha[name] for name in self.free]
+        weights = [self.model.alpha[name] if name in self.free else 0.0 for name in self.model.names]
         self.weights = torch.tensor(weights, dtype=torch.float64, device=device)
         self.state: State = {}
         self.clamp: Mask = {}
         self.count = torch.zeros(slots, dtype=torch.float64, device=device)
         half = max(1, round(math.log(2) / regeneration.rate))  # the median of the states that count
         self.means = {n: _Means(self.model, n, slots, regeneration.warmup, half) for n in observed if n in self.free}
-        self.first = _FirstStates(self)
+        self.waiting = _Waiting(self)
         self.sweep = engine.program(self._sweep, torch.Generator(device))
         looks = IDLE * (regeneration.warmup + 1 / regeneration.rate) if device.type == "cuda" else 1
         self.stride = max(1, round(looks))
@@ -148,13 +189,12 @@ class TourRunner:
     @torch.no_grad()
     def run(self, schedule: Schedule) -> int:
         """Run tours until the schedule has no more. Returns the number of sweeps."""
-        none = np.zeros(self.slots, dtype=np.int64)
-        running, busy = Batch(none.copy(), none.copy(), none.astype(np.uint64)), none.astype(bool)
-        ends, now = none.copy(), 0
+        running, busy = Batch.none(self.slots), np.zeros(self.slots, dtype=bool)
+        ends, now = np.zeros(self.slots, dtype=np.int64), 0
         while True:
             busy &= schedule.wanted(running)
             for slots, tours, lengths in self._begin(np.flatnonzero(~busy), schedule):
-                running.rows[slots], running.numbers[slots], running.keys[slots] = tours.rows, tours.numbers, tours.keys
+                running.put(slots, tours)
                 ends[slots], busy[slots] = now + lengths, True
             if not busy.any():
                 return now
@@ -170,33 +210,35 @@ class TourRunner:
 
     def _begin(self, idle: np.ndarray, schedule: Schedule) -> Iterable[tuple[np.ndarray, Batch, np.ndarray]]:
         """Put the next tours into idle slots: slots, tours and their numbers of sweeps."""
+        waiting = self.waiting
         while len(idle):
-            if not len(self.first.tours):
-                self.first.draw(schedule.take(self.slots))
-            if not len(self.first.tours):
-                return
-            some = slice(0, len(idle))
-            wanted = np.flatnonzero(schedule.wanted(self.first.tours[some]))
-            used, idle = idle[: len(wanted)], idle[len(wanted) :]
-            tours, lengths, places = self.first.tours[wanted], self.first.lengths[wanted], self.first.at + wanted
-            self._install(used, places)
-            self.first.drop(some)
-            yield used, tours, lengths
+            slots, places = waiting.ready_for(idle)
+            if not len(slots):
+                if not waiting.draw(idle, schedule):
+                    return
+                continue
+            waiting.ready[places] = False
+            wanted = schedule.wanted(waiting.tours[places])
+            slots, places = slots[wanted], places[wanted]
+            idle = np.setdiff1d(idle, slots)
+            self._install(slots, places)
+            yield slots, waiting.tours[places], waiting.lengths[places]
 
     def _install(self, slots: np.ndarray, places: np.ndarray) -> None:
         """Copy first states to slots."""
         if not len(slots):
             return
+        first = self.waiting
         if not self.state:
             self._make_room()
         to, source = (torch.from_numpy(index).to(self.model.device) for index in (slots, places))
         for name, value in self.state.items():
-            value.index_copy_(0, to, self.first.state[name].index_select(0, source))
+            value.index_copy_(0, to, first.state[name].index_select(0, source))
         for name, mask in self.clamp.items():
-            mask.index_copy_(0, to, self.first.mask[name].index_select(0, source))
-        self.streams.keys.index_copy_(0, to, self.first.keys.index_select(0, source))
+            mask.index_copy_(0, to, first.clamp[name].index_select(0, source))
+        self.streams.keys.index_copy_(0, to, first.keys.index_select(0, source))
         self.streams.time.index_fill_(0, to, 0)
-        self.last.index_copy_(0, to, self.first.last.index_select(0, source))
+        self.last.index_copy_(0, to, first.last.index_select(0, source))
         counted = float(self.regeneration.warmup == 0)  # the first state counts as well
         self.count.index_fill_(0, to, counted)
         for name, means in self.means.items():
@@ -204,8 +246,8 @@ class TourRunner:
 
     def _make_room(self) -> None:
         """Make the tensors in which tours run, at places that a recorded program can rely on."""
-        self.state.update({name: torch.zeros_like(value) for name, value in self.first.state.items()})
-        self.clamp.update({name: torch.ones_like(self.first.mask[name]) for name in self.clamped})
+        self.state.update({name: torch.zeros_like(value) for name, value in self.waiting.state.items()})
+        self.clamp.update({name: torch.ones_like(mask) for name, mask in self.waiting.clamp.items()})
 
     def _record(self, slots: np.ndarray) -> Record:
         at = torch.from_numpy(slots).to(self.model.device)
@@ -242,14 +284,18 @@ class TourRunner:
             self.means[name].see(rows, *summary(self.model.variables[name], move))
 
     def _redraw_one(self, step: int, alive: Tensor) -> None:
-        """One transition of eq:gibbs_transition in which every row chooses among its own free groups."""
-        known = [self.clamp[n] if n in self.clamp else torch.zeros_like(alive) for n in self.free]
-        rates = torch.stack([~mask.reshape(self.slots, -1).all(1) for mask in known], 1) * self.weights
+        """One transition of eq:gibbs_transition in which every row chooses among its own free groups.
+
+        A sweep of a row has as many as it has free groups.
+        """
+        none = torch.zeros_like(alive)
+        known = [self.clamp[n].reshape(self.slots, -1).all(1) if n in self.clamp else none for n in self.model.names]
+        rates = ~torch.stack(known, 1) * self.weights
         place = (step + 1) * (len(self.model.names) + 1)
         clocks = exponential(rates, self.streams.at(place + len(self.model.names))) / rates
-        chosen = clocks.argmin(1)
-        for index, name in enumerate(self.free):
-            self._redraw(name, alive & (chosen == index), place)
+        chosen, moves = clocks.argmin(1), alive & (step < (rates > 0).sum(1))
+        for name in self.free:
+            self._redraw(name, moves & (chosen == self.model.index(name)), place)
 
 
 class _Means:
@@ -292,35 +338,77 @@ class _Means:
         return TourMeans(length, mean, spread, torch.where(short, mean, early), self.half)
 
 
-class _FirstStates:
-    """First states that wait for a slot, drawn `slots` at a time."""
+class _Waiting:
+    """Tours that wait for a slot. Their first states are drawn together, at most one for every slot."""
 
     def __init__(self, runner: TourRunner):
-        self.runner = runner
-        none = np.zeros(0, dtype=np.int64)
-        self.tours, self.lengths = Batch(none, none, none.astype(np.uint64)), none
-        self.at = 0  # the place of the first of them
+        self.runner, slots, device = runner, runner.slots, runner.model.device
+        self.ahead = AHEAD["cuda" if device.type == "cuda" else "cpu"] * slots
+        self.queue = Batch.none()  # without a first state
+        # Those with a first state, by place:
+        self.tours, self.lengths = Batch.none(slots), np.zeros(slots, dtype=np.int64)
+        self.ready = np.zeros(slots, dtype=bool)
+        self.keys, self.last = (torch.zeros(slots, dtype=torch.int64, device=device) for _ in range(2))
         self.state: State = {}
-        self.mask: Mask = {}
-        self.keys = self.last = torch.zeros(0, dtype=torch.int64)
+        self.clamp: Mask = {}
 
-    def draw(self, tours: Batch) -> None:
-        """Draw the first states of these tours; spare places repeat the last one."""
-        self.tours, self.at = tours, 0
-        if not len(tours):
-            return
-        runner, device = self.runner, self.runner.model.device
-        padded = tours[np.minimum(np.arange(runner.slots), len(tours) - 1)]
-        lengths = runner.regeneration.warmup + geometric(padded.keys, runner.regeneration.rate)
-        self.lengths = lengths[: len(tours)]
-        self.keys, self.last = as_keys(padded.keys).to(device), torch.from_numpy(lengths).to(device)
-        question = runner.question.rows(torch.from_numpy(padded.rows).to(device))
-        self.state, self.mask = first_states(question, self.keys), question.mask
+    @property
+    def placed(self) -> bool:
+        """Whether a tour runs in the slot of its own."""
+        return self.runner.model.device.type == "cpu"
 
-    def drop(self, some: slice) -> None:
-        """The first of them are used."""
-        self.at += len(self.lengths[some])
-        self.tours, self.lengths = self.tours[some.stop :], self.lengths[some.stop :]
+    def ready_for(self, idle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Idle slots for which there is a first state, and its places."""
+        if self.placed:
+            slots = idle[self.ready[idle]]
+            return slots, slots
+        places = np.flatnonzero(self.ready)[: len(idle)]
+        return idle[: len(places)], places
+
+    def draw(self, idle: np.ndarray, schedule: Schedule) -> bool:
+        """Draw first states at all empty places; whether there is one for an idle slot."""
+        self.queue = self.queue[schedule.wanted(self.queue)]
+        if len(self.queue) < self.ahead:
+            self.queue = self.queue + schedule.take(self.ahead - len(self.queue))
+        chosen, places = self._chosen()
+        if not len(chosen) or not (np.isin(places, idle).any() or not self.placed):
+            return False
+        left = np.ones(len(self.queue), dtype=bool)
+        left[chosen] = False
+        tours, self.queue = self.queue[chosen], self.queue[left]
+        self._draw(tours, places)
+        return True
+
+    def _chosen(self) -> tuple[np.ndarray, np.ndarray]:
+        """The next tour of the queue for every empty place: their indices and places."""
+        empty = ~self.ready
+        if not self.placed:
+            places = np.flatnonzero(empty)[: len(self.queue)]
+            return np.arange(len(places)), places
+        homes = (self.queue.homes % np.uint64(self.runner.slots)).astype(np.int64)
+        fits = np.flatnonzero(empty[homes])
+        fits = fits[occurrences(homes[fits]) == 0]
+        return fits, homes[fits]
+
+    def _draw(self, tours: Batch, places: np.ndarray) -> None:
+        """Draw the first states of these tours, at these places; other places repeat one of them."""
+        runner, device = self.runner, self.keys.device
+        filled = tours[np.zeros(runner.slots, dtype=np.int64)]
+        filled.put(places, tours)
+        lengths = runner.regeneration.warmup + geometric(filled.keys, runner.regeneration.rate)
+        self.tours.put(places, tours)
+        self.lengths[places], self.ready[places] = lengths[places], True
+        rows, at = (torch.from_numpy(index).to(device) for index in (filled.rows, places))
+        question, keys = runner.question.rows(rows), as_keys(filled.keys).to(device)
+        state, clamp = first_states(question, keys), {n: question.mask[n] for n in runner.clamped}
+        for name in [name for name in clamp if name in runner.rows]:
+            clamp[name] = clamp[name] | wide(~runner.rows[name][rows], clamp[name])
+        if not self.state:
+            self.state, self.clamp = ({n: torch.zeros_like(v) for n, v in each.items()} for each in (state, clamp))
+        pairs = [(self.keys, keys), (self.last, torch.from_numpy(lengths).to(device))]
+        pairs += [(self.state[name], state[name]) for name in state] + [(self.clamp[n], clamp[n]) for n in clamp]
+        for to, value in pairs:
+            to.index_copy_(0, at, value.index_select(0, at))
 
 
 @torch.no_grad()
@@ -328,7 +416,7 @@ def first_states(question: Question, keys: Tensor) -> State:
     """Draw x_0 ~ p_0(x | what is known), every row from its own stream, whatever the other rows are.
 
     What is known of a row decides how its first state is computed. So rows with the same pattern are drawn together,
-    as many at a time as there are rows in all; on a GPU, where bits need not agree, rows whose groups are known alike.
+    at their places among all rows; on a GPU, where bits need not agree, rows whose groups are known alike.
     """
     model = question.model
     known, placed = question.placed()
@@ -337,14 +425,17 @@ def first_states(question: Question, keys: Tensor) -> State:
     missing = [name for name in model.names if not bool(placed[name].all())]
     drawn: set[str] = set()
     if question.fitted and has_init(model):
+        on_cpu, before = model.device.type == "cpu", dict(state)
         for rows in _alike(model, placed, len(keys)):
-            every = rows if model.device.type != "cpu" else rows[torch.arange(len(keys)) % len(rows)]
-            part, mask = take(state, every), take(placed, every)
-            seen = {name: m if model.device.type != "cpu" else m[:1] for name, m in mask.items() if bool(m.any())}
+            every, at = rows, torch.arange(len(rows), device=rows.device)
+            if on_cpu:  # rows stay at their places, and other places repeat one of them
+                every, at = rows[:1].expand(len(keys)).index_copy(0, rows, rows), rows
+            part, mask = take(before, every), take(placed, every)
+            seen = {name: m[:1] if on_cpu else m for name, m in mask.items() if bool(m.any())}
             gaps = [name for name in missing if not bool(mask[name].all())]
             drawn |= draw_groups(model, part, seen, gaps, RowStreams(keys[every], torch.zeros_like(keys[every])))
-            for name in model.names:
-                state[name].index_copy_(0, rows, part[name][: len(rows)])
+            for name in gaps:
+                state[name] = state[name].index_copy(0, rows, part[name][at])
     if drawn or question.values:
         redraw_rest(model, state, placed, [name for name in missing if name not in drawn], streams)
     return state
@@ -361,5 +452,6 @@ def _alike(model: JointModel, mask: Mapping[str, Tensor], count: int) -> list[Te
 
 def one_of_scans(scan: str) -> None:
     """Refuse orders of redraws that tours do not have."""
-    if scan not in SCANS:
-        raise InputError(f'scan must be "systematic" or "random" for tours, found {scan!r}')
+    if scan in OF_CHAINS and scan not in SCANS:
+        raise InputError(f"scan={scan!r} is for chains that never begin anew; tours have {' and '.join(SCANS)}")
+    one_of("scan", scan, SCANS)
