@@ -18,6 +18,7 @@ import paracond as pc
 from paracond import exact
 from paracond.cli import main as cli
 from paracond.experiments.common import milestones as milestones_module
+from paracond.experiments.common import protocols
 from paracond.experiments.common.images import shown
 from paracond.experiments.common.learning import balanced
 from paracond.experiments.common.milestones import Milestones
@@ -419,6 +420,9 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
         torch.jit.script(MeanColour()).save(str(folder / "stand-in.pt"))
     monkeypatch.setenv("PARACOND_INCEPTION", str(folder / "stand-in.pt"))
     monkeypatch.setattr(images_experiment, "TRIAL", 30)
+    monkeypatch.setattr(images_experiment, "chosen_regeneration", lambda runner, model: pc.Regeneration(0.5, 1))
+    monkeypatch.setattr(protocols, "AGES", (1, 2))
+    monkeypatch.setattr(protocols, "PAPER_SWEEPS", 2)
     module = {"mnist": mnist, "fashion": fashion}[name]
     tiny = {k: images.small(design) for k, design in module.EXPERIMENT.presets.items()}
     changed = images_experiment.replace(module.EXPERIMENT, presets=tiny, few_labels={"updates": 30})
@@ -445,12 +449,16 @@ def test_the_whole_experiment_with_a_stand_in_for_inception(name, folder, monkey
         "fid_reconstruction",
         "fid_from_random_100",
         "fid_from_init_400",
+        "fid_limit",
+        "fid_paper_protocol",
+        "fid_gibbs_random",
+        "fid_gibbs_data",
         "minutes_to_paper",
     } <= set(metrics)
     assert ("fid_draws" in metrics) == (name == "mnist") == ("fid_half_pixels" in metrics)
     assert "accuracy_100_labels" in metrics
     assert metrics["fid"]["paper"] == changed.paper["fid"] and metrics["fid"]["goal"] == changed.goals["fid"]
-    assert (out / "report.html").read_text().count("data:image/png;base64,") == 4
+    assert (out / "report.html").read_text().count("data:image/png;base64,") == 5
     assert {"fid_unconditional", "class_share_error"} <= set(metrics)
     kept = (out / "milestones.json").read_bytes()
     with pytest.raises(SystemExit, match=r"has a checkpoint: continue it with .*--resume"):

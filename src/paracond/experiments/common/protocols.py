@@ -36,7 +36,7 @@ def judge_protocols(
     *,
     counts: tuple[int, int],
     seeds: int = 3,
-    ages: Sequence[int] = AGES,
+    ages: Sequence[int] | None = None,
     chunk: int | None = None,
 ) -> None:
     """Add the metrics of all protocols, and a figure of the score along sweeps.
@@ -46,10 +46,10 @@ def judge_protocols(
     given: the groups of `real` that are clamped.
     counts: the number of images for K and P, and for G and the figure.
     seeds: K and P are repeated with so many seeds.
-    ages: the sweeps of the figure; the last one is that of G.
+    ages: the sweeps of the figure (default: 10 to 1,600); the last one is that of G.
     chunk: rows that run at a time in chains of a fixed length.
     """
-    many, some = counts
+    (many, some), ages = counts, AGES if ages is None else ages
     known = {name: real[name][:many] for name in given}
     few = {name: value[:some] for name, value in real.items()}
     options: dict = {"chunk": chunk}

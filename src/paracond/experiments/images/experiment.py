@@ -41,7 +41,6 @@ from paracond.experiments.images.model import (
 from paracond.metrics.fid import FID
 from paracond.metrics.scores import accuracy, psnr
 
-SEEN = 2000  # test images of which the top half is given
 TRIAL = 10_000  # images for FIDs while training: fewer images give a larger FID, so no goal is reached too early
 
 
@@ -79,8 +78,8 @@ def run(experiment: Experiment, config: Config) -> Outcome:
     runner = open_runner(experiment, config, design, experiment.name, title, about)
     if config.model is None:
         model, milestones = trained(runner, design)
-        if not config.quick:  # on images of which no other number depends on the choice, without their classes
-            model.regeneration = pc.choose_regeneration(model, pc.Data({"x": runner.test.state["x"][SEEN:]}))
+        if runner.fid is not None:
+            model.regeneration = chosen_regeneration(runner, model)
         model.save(config.out / "model", dtype=torch.bfloat16)
         runner.details["milestones"] = milestones.points
     else:
@@ -155,6 +154,13 @@ def trained(runner: ImageRunner, design: Design) -> tuple[pc.JointModel, Milesto
     return learner.averaged, milestones
 
 
+def chosen_regeneration(runner: ImageRunner, model: pc.JointModel) -> pc.Regeneration:
+    """The choice by the later half of the test images, without classes. No number that is reported of them depends on
+    it: the FID compares with training images, and top halves are of the first ones."""
+    images = runner.test.state["x"]
+    return pc.choose_regeneration(model, {"x": images[len(images) // 2 :]}, seed=runner.config.seed)
+
+
 def trial_fid(runner: ImageRunner, fid: FID, model: pc.JointModel) -> float:
     classes = runner.train.state["c"][:TRIAL].to(runner.device)
     return fid.score(shown(model, generate(model, classes))).value
@@ -164,7 +170,7 @@ def judge(runner: ImageRunner, model: pc.JointModel, milestones: Milestones | No
     """Measure every direction of the main model."""
     test = runner.test
     runner.add("accuracy", test_accuracy(model, test), "higher", "maximum marginal over the latents, test images")
-    half = test[: runner.count(SEEN, 20)]
+    half = test[: runner.count(2000, 20)]
     answer = from_top_half(model, half.state["x"], sweeps=runner.count(50))
     right = accuracy(answer.decisions["c"].cpu(), half.state["c"])
     runner.add("accuracy_top_half", right, "higher", f"class from the top half, {len(half)} test images")
