@@ -61,19 +61,19 @@ class Estimate:
 
 
 def estimate(tours: TourMeans) -> Estimate:
-    """Estimate the marginals of every row, from arrays `[rows, tours, *encoding]`."""
+    """Estimate the marginals of every row, from arrays `[rows, tours, *encoding]` of at least two tours."""
     n = wide(tours.length, tours.mean)
     count, total = n.shape[1], n.sum(1)
-    factor = (count / (count - 1)) ** 0.5 if count > 1 else torch.inf
+    factor = (count / (count - 1)) ** 0.5
     mean = (n * tours.mean).sum(1) / total
     gap = tours.mean - mean.unsqueeze(1)
     error = (n * gap).square().sum(1).sqrt() / total * factor
     squares = tours.spread + n * gap.square()
     variance = squares.sum(1) / total
     of_variance = (squares - n * variance.unsqueeze(1)).square().sum(1).sqrt() / total * factor
-    std = (variance + error.square()).sqrt() if count > 1 else variance.sqrt()
+    std = (variance + error.square()).sqrt()
     certain = variance <= TINY * mean.square()
-    error, of_std = (torch.where(certain, 0.0, e) for e in (error, of_variance / (2 * std).clamp(min=1e-30)))
+    error, of_std = (torch.where(certain, 0.0, e) for e in (error, of_variance / (2 * std)))
     return Estimate(mean, torch.where(certain, 0.0, std), error, of_std, _drift(tours, n))
 
 
@@ -86,7 +86,7 @@ def _drift(tours: TourMeans, n: Tensor) -> Tensor:
         mean = sums.sum(1, keepdim=True) / total
         parts.append((mean.squeeze(1), (sums - mean * size) / total))
     (m_early, g_early), (m_late, g_late) = parts
-    variance = (g_early - g_late).square().sum(1) * (count / max(1, count - 1))
+    variance = (g_early - g_late).square().sum(1) * (count / (count - 1))
     known = (variance > TINY * (m_early.square() + m_late.square())) & (late.sum(1) > 0)
     known, rows = known.expand_as(variance), len(variance)
     z = torch.where(known, (m_early - m_late).square() / variance, 0)
