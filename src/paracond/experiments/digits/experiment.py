@@ -23,7 +23,6 @@ last z of its chain, which shows a collapse of latents. Draws of x are measured 
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +39,7 @@ from paracond.experiments.common.runner import Runner
 from paracond.experiments.digits.report import TOP, Answers, picture, show
 from paracond.training.running_batch import LiteralForm
 
+SHORT = pc.Regeneration(rate=0.05, warmup=10)  # given half of an image, little is left to forget
 HALVES = torch.stack([TOP, ~TOP, torch.arange(64) % 8 < 4, torch.arange(64) % 8 >= 4])
 
 
@@ -89,8 +89,8 @@ class Config(ExperimentConfig):
     """share of top halves among these; bottom, left and right halves have equal parts of the rest"""
     labelled_share: float = 0.37
     """if labels are missing, repeat labelled examples until they make up this share"""
-    sweeps: int = 512
-    """sweeps of the chains that complete top halves, after a warm-up of an eighth of them"""
+    tours: int = 48
+    """tours of the chains that complete each top half"""
     generated: int = 100
     """number of images per class"""
 
@@ -196,11 +196,9 @@ def ask(model: pc.JointModel, config: Config) -> Answers:
     """Ask one model in every direction."""
     test = pc.datasets.digits("test")
     x, c = test.state["x"], test.state["c"]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", pc.NotMixedWarning)
-        whole = pc.query(model, {"x": x}, ["c"], seed=config.seed)
-        top, stop = {"x": pc.Observed(x, TOP)}, pc.Sweeps(config.sweeps, config.sweeps // 8)
-        half = pc.query(model, top, ["c", "x"], stop=stop, seed=config.seed)
+    whole = pc.query(model, {"x": x}, ["c"], seed=config.seed)
+    top, stop = {"x": pc.Observed(x, TOP)}, pc.Tours(config.tours)
+    half = pc.query(model, top, ["c", "x"], stop=stop, regeneration=SHORT, seed=config.seed)
     generated, drawn = generate(model, config)
     notes = [f"whole images: {whole.diagnostics!r}", f"top halves: {half.diagnostics!r}"]
     return Answers(
@@ -212,15 +210,16 @@ def ask(model: pc.JointModel, config: Config) -> Answers:
         generated,
         half.mean["x"].cpu(),
         half.probabilities["c"].cpu(),
-        notes + [str(warning.message) for warning in caught],
+        notes,
     )
 
 
 def generate(model: pc.JointModel, config: Config) -> tuple[Tensor, Tensor]:
-    """Means of p(x | c, z) and draws of x at the end of independent chains, class by class."""
-    classes = torch.arange(10).repeat_interleave(config.generated)
-    answer = pc.query(model, {"c": classes}, ["x"], chains=1, stop=pc.Sweeps(1, 100), seed=config.seed)
-    return answer.mean["x"].cpu(), answer.samples["x"][:, 0].cpu()
+    """Means of p(x | c, z) and draws of x, from the limit, class by class."""
+    classes = torch.arange(10).repeat_interleave(config.generated).to(model.device)
+    state = pc.sample(model, {"c": classes}, seed=config.seed)
+    with torch.no_grad():
+        return model("x", state).mean.cpu(), state["x"].cpu()
 
 
 def diversity(generated: Tensor) -> list[float]:
@@ -252,7 +251,7 @@ def job(config: Config, hide_labels: float, device: str) -> tuple[Answers, float
 
 def main(config: Config) -> Outcome:
     if config.quick:
-        config = replace(config, updates=300, updates_class=100, sweeps=64, generated=20)
+        config = replace(config, updates=300, updates_class=100, tours=8, generated=20)
     runner = Runner(
         name="demo",
         title="One model of digits answers every question",

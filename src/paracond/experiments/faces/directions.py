@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor
 
 import paracond as pc
+from paracond.data import State
 from paracond.experiments.common.pictures import label_map
+from paracond.experiments.common.protocols import judge_protocols
 from paracond.experiments.faces import baselines, measures, tasks
 from paracond.experiments.faces import report as pictures
 from paracond.experiments.faces.cartoon import Cartoon
@@ -49,6 +52,7 @@ def generation(runner: FacesRunner, model: pc.JointModel) -> None:
         about = f"{count} generated, attributes of training faces, 100 sweeps, against {score.real_count}"
         runner.add("fid", score.value, "lower", about)
         reconstructions(runner, model, runner.fid)
+        protocols(runner, model, runner.fid, count)
     state = tasks.generate(model, runner.attributes(runner.count(36, 12), seed=1), runner.count(100))
     figure = pictures.samples(tasks.shown(model, state), tasks.shown_masks(model, state))
     runner.show("Generated", "Images and segmentations, given attributes of training faces; 100 sweeps.", figure)
@@ -64,6 +68,19 @@ def reconstructions(runner: FacesRunner, model: pc.JointModel, fid: FID) -> None
     runner.add(
         "fid_from_data", fid.score(tasks.shown(model, moved)).value, "lower", f"{TRIAL} images, 100 sweeps later"
     )
+
+
+def protocols(runner: FacesRunner, model: pc.JointModel, fid: FID, count: int) -> None:
+    """The limit of tours, the paper's protocol and the Gibbs limit, given attributes of training faces."""
+    state, known = runner.train.state, runner.train.mask["c"].all(1)
+    rows = torch.randint(int(known.sum()), (count,), generator=torch.Generator().manual_seed(0))
+    real = {name: state[name][known][rows].to(runner.device) for name in ("x", "c")}
+
+    def fid_of(drawn: State) -> float:
+        return fid.score(tasks.shown(model, drawn)).value
+
+    chunk = tasks.MAX_ROWS[model.device.type]
+    judge_protocols(runner, model, fid_of, real, ["c"], counts=(count, min(count, TRIAL)), chunk=chunk)
 
 
 def reading(runner: FacesRunner, model: pc.JointModel) -> None:
