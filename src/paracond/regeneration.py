@@ -183,7 +183,7 @@ def _longest(rate: float) -> float:
 
 
 def _ages(last: float) -> list[int]:
-    return [0, *(2**k for k in range(math.ceil(math.log2(max(2, last))) + 1))]
+    return [0, *(2**k for k in range(math.ceil(math.log2(max(2, last))))), math.ceil(max(2, last))]
 
 
 def _places(candidate: Regeneration, ages: Sequence[int], count: int, generator: torch.Generator) -> Tensor:
