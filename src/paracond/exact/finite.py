@@ -66,7 +66,7 @@ class Finite:
             models without initializers begin.
         """
         keep = self._keep({} if given is None else given)
-        p = torch.ones(self.kernel.shape, dtype=torch.float64) if begin is None else begin
+        p = torch.ones(self.kernel.shape, dtype=torch.float64) if begin is None else begin.double()
         if tuple(p.shape) != self.kernel.shape:
             raise InputError(f"begin must have shape {list(self.kernel.shape)}, found {list(p.shape)}")
         p = _normalised("begin", select(p, keep))
@@ -84,6 +84,7 @@ class Finite:
 
     def marginal(self, p: Tensor, name: str) -> Tensor:
         """Return the marginal p(x_name), `[K_name]`."""
+        self.check_names([name])
         axis = self.names.index(name)
         return p.sum([a for a in range(p.ndim) if a != axis]) if p.ndim > 1 else p
 

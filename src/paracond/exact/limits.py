@@ -5,7 +5,6 @@ approximations F-hat and F of the bound (appendix B.1).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,61 +14,96 @@ from paracond.data import InputError
 from paracond.exact.kernels import DENSE, GibbsKernel, Kernel, MatrixKernel
 from paracond.exact.regenerative import Regenerative
 
-if TYPE_CHECKING:
-    from scipy.sparse.linalg import LinearOperator
-
-REDUCIBLE = "the chain cannot reach every state from every other; give each state a positive probability"
+REDUCIBLE = (
+    "the chain cannot, or hardly ever, reach every state from every other; give each state a positive probability"
+)
+EXACT = 1e-12  # |pK - p|, summed over states, that counts as rounding
+ROUNDS = 10  # of refinement
 
 
 def limiting(kernel: Kernel) -> Tensor:
-    """Return the limiting distribution: the unique p with p = push(p)."""
+    """Return the limiting distribution: the unique p with p = push(p). States that it never visits have exactly zero.
+
+    The error is about the rounding, 1e-15, over the gap between 1 and the second eigenvalue (for `Regenerative`, over
+    eps or more). Where that is too much to know p, the kernel is refused.
+    """
     size = math.prod(kernel.shape)
-    if isinstance(kernel, Regenerative):
-        p = kernel.limit()
-    else:
-        p = _solve(kernel.matrix()) if size <= DENSE else _krylov(kernel, size)
+    p = _solve(kernel.matrix()) if size <= DENSE else _krylov(kernel)
     p = p.clamp(min=0).view(kernel.shape)
     p = kernel.push(p / p.sum())  # what rounding left at zero is positive again
     gap = float((kernel.push(p) - p).abs().sum())
-    if not gap < 1e-9:
+    if not gap < EXACT:
         raise InputError(f"no unique limiting distribution was found (|pK - p| = {gap:.1e}): {REDUCIBLE}")
-    return p
+    p = torch.where(_visited(kernel, p), p, 0)
+    return p / p.sum()
 
 
 def _solve(matrix: Tensor) -> Tensor:
-    """Solve p (K - I) = 0 and p 1 = 1 as one regular system: p (I - K + 1 1^T) = 1^T."""
+    """Solve p (K - I) = 0 and p 1 = 1 as one regular system: p (I - K + 1 1^T / N) = 1^T / N."""
     size = len(matrix)
-    system = torch.eye(size, dtype=torch.float64) - matrix + 1
-    solution, info = torch.linalg.solve_ex(system.T, torch.ones(size, dtype=torch.float64))
-    if int(info) or float(torch.linalg.cond(system)) > 1e13:
+    system = torch.eye(size, dtype=torch.float64) - matrix + 1 / size
+    solution, info = torch.linalg.solve_ex(system.T, torch.full((size,), 1 / size, dtype=torch.float64))
+    if int(info) or not float(torch.linalg.cond(system, 1)) < 1e10:
         raise InputError(f"the limiting distribution is not unique: {REDUCIBLE}")
     return solution
 
 
-def _krylov(kernel: Kernel, size: int) -> Tensor:
-    """Find the leading eigenvector by Arnoldi iteration."""
-    from scipy.sparse.linalg import ArpackNoConvergence, eigs  # here: slow to import
-
-    uniform = np.full(size, 1 / size)
-    try:
-        values, vectors = eigs(_operator(kernel), k=2, which="LR", v0=uniform, tol=1e-12)
-    except ArpackNoConvergence:
-        raise InputError("the limiting distribution was not found: the chain mixes too slowly") from None
-    order = np.argsort(-values.real)
-    if values[order[1]].real > 1 - 1e-10:
-        raise InputError(f"the limiting distribution is not unique: {REDUCIBLE}")
-    vector = torch.as_tensor(vectors[:, order[0]].real.copy())
-    return vector / vector.sum()
+def _krylov(kernel: Kernel) -> Tensor:
+    """Find the limit, from two beginnings: they lead to the same only if it is unique. That of `Regenerative` is."""
+    uniform = torch.ones(kernel.shape, dtype=torch.float64)
+    p = _fixed_point(kernel, uniform / uniform.sum())
+    if not isinstance(kernel, Regenerative):
+        other = torch.empty_like(uniform).exponential_(generator=torch.Generator().manual_seed(0))
+        gap = float((_fixed_point(kernel, other / other.sum()) - p).abs().sum())
+        if not gap < 1e-6:
+            raise InputError(
+                f"the limiting distribution is not unique (two beginnings, limits {gap:.1e} apart): {REDUCIBLE}"
+            )
+    return p
 
 
-def _operator(kernel: Kernel) -> LinearOperator:
-    from scipy.sparse.linalg import LinearOperator
+def _fixed_point(kernel: Kernel, p: Tensor) -> Tensor:
+    """Move a distribution to a fixed point of push: p + d with d - push(d) = push(p) - p, by GMRES.
 
-    def push(vector: np.ndarray) -> np.ndarray:
-        return kernel.push(torch.as_tensor(vector).view(kernel.shape)).flatten().numpy()
+    All this sums to zero, so the eigenvalue 1 does not slow it down; without `_centred`, rounding would bring it back.
+    Refined, since rounding hides what is small beside the first change.
+    """
+    from scipy.sparse.linalg import LinearOperator, gmres  # here: slow to import
+
+    def system(vector: np.ndarray) -> np.ndarray:
+        d = torch.as_tensor(vector).view(kernel.shape)
+        return _centred(d - kernel.push(d)).flatten().numpy()
 
     size = math.prod(kernel.shape)
-    return LinearOperator((size, size), matvec=push, dtype=float)
+    operator, change = LinearOperator((size, size), matvec=system, dtype=float), kernel.push(p) - p
+    for _ in range(ROUNDS):
+        gap = change.abs().sum()
+        if float(gap) < EXACT / 10:
+            break
+        target = _centred(change / gap).flatten().numpy()
+        step, _ = gmres(operator, target, rtol=1e-6, restart=100, maxiter=4)
+        moved = p + gap * torch.as_tensor(step).view(kernel.shape)
+        left = kernel.push(moved) - moved
+        if not bool(left.abs().sum() < gap / 2):
+            break
+        p, change = moved, left
+    return p
+
+
+def _centred(r: Tensor) -> Tensor:
+    return r - r.mean()
+
+
+def _visited(kernel: Kernel, p: Tensor) -> Tensor:
+    """Return which states the limiting distribution p visits: those that can be reached from its most probable one."""
+    reached = torch.zeros(p.numel(), dtype=torch.bool)
+    reached[p.argmax()] = True
+    while True:
+        law = reached.double() / reached.sum()
+        more = reached | (kernel.push(law.view(kernel.shape)).flatten() > 0)
+        if torch.equal(more, reached):
+            return reached.view(kernel.shape)
+        reached = more
 
 
 def mixing_rate(kernel: Kernel) -> float:
@@ -77,11 +111,27 @@ def mixing_rate(kernel: Kernel) -> float:
     size = math.prod(kernel.shape)
     if size <= DENSE:
         moduli = torch.linalg.eigvals(kernel.matrix()).abs()
-    else:
-        from scipy.sparse.linalg import eigs
+        return float(moduli.sort(descending=True).values[1]) if size > 1 else 0.0
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs  # here: slow to import
 
-        moduli = torch.as_tensor(np.abs(eigs(_operator(kernel), k=2, return_eigenvectors=False)))
-    return float(moduli.sort(descending=True).values[1]) if size > 1 else 0.0
+    def push(vector: np.ndarray) -> np.ndarray:
+        """K on differences of distributions, which sum to zero; constants go to zero."""
+        law = torch.as_tensor(vector).view(kernel.shape)
+        return kernel.push(_centred(law)).flatten().numpy()
+
+    first = np.random.default_rng(0).standard_normal(size)
+    try:
+        (value,) = eigs(
+            LinearOperator((size, size), matvec=push, dtype=float),
+            k=1,
+            v0=first,
+            ncv=60,
+            tol=1e-8,
+            return_eigenvectors=False,
+        )
+    except ArpackNoConvergence:
+        raise InputError("the second eigenvalue was not found") from None
+    return float(abs(value))
 
 
 def reverse(kernel: Kernel) -> MatrixKernel:
@@ -107,9 +157,11 @@ def detailed_balance_gap(kernel: Kernel) -> float:
 
 
 def consistency_gap(kernel: GibbsKernel) -> float:
-    """Return max |p_i(x_i | x_-i) - p(x_i | x_-i)|, which is zero iff the conditionals are consistent (T1)."""
-    implied = conditionals(limiting(kernel))
-    return max(float((a - b).abs().max()) for a, b in zip(kernel.tables, implied, strict=True))
+    """Return max |p_i(x_i | x_-i) - p(x_i | x_-i)|, which is zero iff the conditionals are consistent (T1). Where
+    p(x_-i) is zero there is nothing to compare."""
+    p = limiting(kernel)
+    gaps = [(a - b).abs() for a, b in zip(kernel.tables, conditionals(p), strict=True)]
+    return max(float(gap.nan_to_num(0).max()) for gap in gaps)
 
 
 # --- likelihood and bounds --------------------------------------------------------------------------------------

@@ -11,15 +11,13 @@ K has one limiting distribution for any conditionals, also where G has several,
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from paracond.data import InputError
-from paracond.exact.kernels import DENSE, Kernel, Steps
+from paracond.exact.kernels import Kernel, Steps
 from paracond.model import Regeneration
 
 
@@ -28,7 +26,7 @@ class Regenerative(Kernel):
     """K, of a sweep, a beginning and a rate.
 
     kernel: G, any kernel. The scores need no matrix if it is a `GibbsKernel`.
-    begin: p_0, of the kernel's shape.
+    begin: p_0, of the kernel's shape, float64.
     regeneration: the rate eps and the number w of sweeps to warm up.
     """
 
@@ -39,8 +37,13 @@ class Regenerative(Kernel):
     def __post_init__(self) -> None:
         if tuple(self.begin.shape) != self.kernel.shape:
             raise InputError(f"begin must have shape {list(self.kernel.shape)}, found {list(self.begin.shape)}")
-        if not (bool((self.begin >= 0).all()) and abs(float(self.begin.sum()) - 1) < 1e-9):
-            raise InputError(f"begin must be probabilities that sum to one, found the sum {float(self.begin.sum()):g}")
+        least, total = float(self.begin.min()), float(self.begin.sum())
+        if not (least >= 0 and abs(total - 1) < 1e-9):
+            raise InputError(
+                f"begin must be probabilities that sum to one, found the least {least:g} and the sum {total:g}"
+            )
+        if not isinstance(self.regeneration, Regeneration):
+            raise InputError(f"regeneration must be Regeneration(rate, warmup), found {self.regeneration!r}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,23 +74,3 @@ class Regenerative(Kernel):
             return None
         stay, *moved = ((1 - self.rate) * each + anew for each in (within.stay, *within.moved))
         return Steps(stay, moved, anew if within.jumped is None else (1 - self.rate) * within.jumped + anew)
-
-    def limit(self) -> Tensor:
-        """Return pi up to rounding; small probabilities may be negative. `limiting` checks and corrects it."""
-        size = math.prod(self.shape)
-        if size > DENSE:
-            return self._krylov(size)
-        system = torch.eye(size, dtype=torch.float64) - (1 - self.rate) * self.kernel.matrix()
-        return torch.linalg.solve(system.T, self.rate * self.warmed.flatten()).view(self.shape)
-
-    def _krylov(self, size: int) -> Tensor:
-        """Solve pi - (1 - eps) pi G = eps b by GMRES."""
-        from scipy.sparse.linalg import LinearOperator, gmres  # here: slow to import
-
-        def system(vector):
-            law = torch.as_tensor(vector).view(self.shape)
-            return (law - (1 - self.rate) * self.kernel.push(law)).flatten().numpy()
-
-        operator = LinearOperator((size, size), matvec=system, dtype=float)
-        found, _ = gmres(operator, self.rate * self.warmed.flatten().numpy(), rtol=1e-13, restart=40, maxiter=50)
-        return torch.as_tensor(found).view(self.shape)
