@@ -20,8 +20,6 @@ read is given, the conditional itself is the answer, exactly, and no chain runs.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,7 +27,7 @@ import numpy as np
 import torch
 
 from paracond.chain import SCANS, Chain, max_rows
-from paracond.data import Data, InputError, Observed, State, at_least, one_of, row_count, take
+from paracond.data import Data, InputError, Observed, State, at_least, one_of, row_count, take, warn_caller
 from paracond.gibbs import Chains, Converged, Sweeps, joined
 from paracond.model import JointModel, Regeneration
 from paracond.precision import Precise, Rounds
@@ -376,7 +374,7 @@ def _way(
         return None, Converged() if stop is None else stop
     if isinstance(stop, (Converged, Sweeps)):
         raise InputError(f"stop={stop!r} is for chains that never begin anew: leave regeneration out, or make it 0")
-    return _regeneration(model, regeneration), Precise(most=max(Precise.most, chains)) if stop is None else stop
+    return _regeneration(model, regeneration), Precise(most=max(Precise().most, chains)) if stop is None else stop
 
 
 def _never(regeneration: object) -> bool:
@@ -400,14 +398,10 @@ def _check_scan(scan: str, anew: Regeneration | None) -> None:
 
 
 def _warn(diagnostics: Diagnostics, stop: Stop) -> None:
-    """Warn once, at the line of the user who asked, who may have called another function of the package."""
+    """Warn, once."""
     found = _complaint(diagnostics, stop)
-    if found is None:
-        return
-    level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("paracond."):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(found, stacklevel=level)
+    if found is not None:
+        warn_caller(found)
 
 
 def _complaint(diagnostics: Diagnostics, stop: Stop) -> UserWarning | None:

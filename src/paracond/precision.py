@@ -33,17 +33,20 @@ class Precise:
     error: the standard error that all probabilities must reach, and means in units of two standard deviations. A fair
         coin needs as many independent draws for either, 1 / (2 error)^2.
     least: the number of tours that every row runs.
-    most: the number at which a row stops in any case.
+    most: the number at which a row stops in any case (0: half more than a coin needs that is fair, and that no
+        tour tosses twice, 1 / (2 error^2), and at least 1,024).
     """
 
     error: float = 0.03
     least: int = 32
-    most: int = 1024
+    most: int = 0
 
     def __post_init__(self) -> None:
         number = isinstance(self.error, (int, float)) and not isinstance(self.error, bool)
         if not (number and self.error > 0):
             raise InputError(f"error must be a number over 0, found {self.error!r}")
+        if self.most == 0:
+            object.__setattr__(self, "most", max(1024, self.least, math.ceil(0.75 / self.error**2)))
         at_least({"least": (self.least, 2), "most": (self.most, self.least)})
 
 
