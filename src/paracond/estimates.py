@@ -2,13 +2,19 @@
 
 Tour i has N_i states that count; a quantity f has the mean f_i along it, and q_i is the sum of (f - f_i)^2 (plus the
 conditional variances, where f is a conditional mean). By the renewal theorem the mean m and the variance v of f under
-the limit of K are ratios of means over tours, and the delta method gives their errors from n tours:
+the limit of K are ratios of means over tours, and the jackknife gives their errors from n tours, by leaving out each:
 
-    m = sum N_i f_i / sum N_i,          error(m)^2 = n / (n - 1) sum g_i^2 / (sum N_i)^2,     g_i = N_i (f_i - m),
-    v = sum Q_i / sum N_i + error(m)^2, error(v)^2 = n / (n - 1) sum h_i^2 / (sum N_i)^2,     h_i = Q_i - N_i v,
+    m = sum N_i f_i / sum N_i,                 error(m)^2 = t^2 (n - 1) / n sum g_i^2,
+    v = sum Q_i / sum N_i + error(m)^2 / t^2,  error(v)^2 = t^2 (n - 1) / n sum h_i^2 + 6 error(m)^4,
 
-with Q_i = q_i + N_i (f_i - m)^2 and error(std) = error(v) / (2 std). Tours are independent, so these errors are right
-whatever happens inside a tour.
+with Q_i = q_i + N_i (f_i - m)^2, g_i = N_i (f_i - m) / M_i, h_i = (Q_i - N_i v) / M_i, M_i the sum of all other N_j,
+and error(std) = error(v) / (2 std). The last term is of second order. Where v has no slope in m, as the m (1 - m) of a
+fair coin, v +- 1.96 error(v) so has every v that m +- 1.96 error(m) allows. Tours are independent, so these errors are
+right whatever happens inside a tour.
+
+Where few tours make most of a sum, because they are long or visit what is rare, the sum is uncertain itself. It has
+about d = 2 n / (kurtosis - 1) degrees of freedom (Satterthwaite), and t is Student's 97.5% quantile over the normal
+one, 1 + 1.21 / d + 1.44 / d^2. So +- 1.96 errors are 95% intervals, also from few tours.
 
 Drift compares the first states of tours (ages up to the median) with the later ones. These are two such ratios, m_e and
 m_l. With D and N the sums over states and the numbers of states of one tour, their difference has the error
@@ -63,18 +69,29 @@ class Estimate:
 def estimate(tours: TourMeans) -> Estimate:
     """Estimate the marginals of every row, from arrays `[rows, tours, *encoding]` of at least two tours."""
     n = wide(tours.length, tours.mean)
-    count, total = n.shape[1], n.sum(1)
-    factor = (count / (count - 1)) ** 0.5
-    mean = (n * tours.mean).sum(1) / total
+    total = n.sum(1, keepdim=True)
+    mean = (n * tours.mean).sum(1) / total.squeeze(1)
     gap = tours.mean - mean.unsqueeze(1)
-    error = (n * gap).square().sum(1).sqrt() / total * factor
+    error, spread = _errors(n * gap / (total - n))
     squares = tours.spread + n * gap.square()
-    variance = squares.sum(1) / total
-    of_variance = (squares - n * variance.unsqueeze(1)).square().sum(1).sqrt() / total * factor
-    std = (variance + error.square()).sqrt()
+    variance = squares.sum(1) / total.squeeze(1)
+    of_variance, _ = _errors((squares - n * variance.unsqueeze(1)) / (total - n))
+    of_variance = (of_variance.square() + 6 * error**4).sqrt()
+    std = (variance + spread).sqrt()
     certain = variance <= TINY * mean.square()
     error, of_std = (torch.where(certain, 0.0, e) for e in (error, of_variance / (2 * std)))
     return Estimate(mean, torch.where(certain, 0.0, std), error, of_std, _drift(tours, n))
+
+
+def _errors(left_out: Tensor) -> tuple[Tensor, Tensor]:
+    """The error, from the changes where each tour is left out, and its square without the factor t^2."""
+    count, squares = left_out.shape[1], left_out.square()
+    total = squares.sum(1)
+    kurtosis = count * squares.square().sum(1) / total.square()
+    d = 2 * count / (kurtosis - 1).clamp(min=1e-9)
+    student = 1 + 1.21 / d + 1.44 / d.square()
+    spread = total * ((count - 1) / count)
+    return torch.where(total > 0, student * spread.sqrt(), spread), spread
 
 
 def _drift(tours: TourMeans, n: Tensor) -> Tensor:
