@@ -134,6 +134,14 @@ def test_scores_need_no_matrix(shape, seed, kinds, some):
     assert float(q.backward_score(data, p)) == pytest.approx(backward, abs=1e-12)
 
 
+def test_a_clamp_may_contradict_a_conditional():
+    """A clamped group is never redrawn, so it matters nothing that its value had no chance."""
+    a, b = random_tables((2, 3), 0)
+    a = torch.stack([torch.zeros(3), torch.ones(3)]).double()
+    clamped = GibbsKernel([a, b], [0.5, 0.5]).restrict([torch.tensor([0]), torch.arange(3)])
+    torch.testing.assert_close(exact.limiting(clamped), b[:1])
+
+
 def test_scores_of_a_clamped_chain():
     """One group is free: every other has one value."""
     kernel = gibbs((2, 3, 2), 0).restrict([torch.tensor([1]), torch.arange(3), torch.tensor([0])])
@@ -170,9 +178,9 @@ def test_states_that_are_never_visited_have_exactly_zero(limit, monkeypatch):
         assert bool((p[0] == 0).all()) and bool((p[1:] > 0).all())
     data = torch.full((3, 4), 1 / 12, dtype=torch.float64)
     assert float(exact.likelihood(data, kernel)) == -math.inf
-    assert exact.consistency_gap(kernel) == pytest.approx(
-        exact.consistency_gap(GibbsKernel([a[1:] / a[1:].sum(0), b[1:]], [0.5, 0.5]))
-    )
+    left = GibbsKernel([a[1:] / a[1:].sum(0), b[1:]], [0.5, 0.5])
+    for each in (kernel, GibbsKernel([kernel.tables[1].T, kernel.tables[0].T], [0.5, 0.5])):  # in any order of groups
+        assert exact.consistency_gap(each) == pytest.approx(exact.consistency_gap(left))
     assert exact.detailed_balance_gap(anew(kernel, begin=begin)) < math.inf
     assert bool((exact.limiting(anew(kernel)) > 0).all())  # begun everywhere, it is seen everywhere
     once = torch.zeros(3, 4, dtype=torch.float64)
@@ -278,6 +286,19 @@ def test_a_limit_where_the_gibbs_kernel_has_two(kind, groups):
     torch.testing.assert_close(exact.limiting(k), total, rtol=0, atol=1e-12)
     ends = [float(total.flatten()[0]), float(total.flatten()[-1])]
     assert min(ends) > 0.1 and abs(ends[0] - ends[1]) > 1e-4  # both, and not evenly
+
+
+def test_what_rounding_hides_is_refused():
+    """Two states that are hardly ever left: which is likelier is known only if leaving them is not lost in rounding."""
+
+    def pair(leave):
+        return MatrixKernel(torch.tensor([[1 - leave, leave], [2 * leave, 1 - 2 * leave]], dtype=torch.float64))
+
+    torch.testing.assert_close(exact.limiting(pair(1e-7)), torch.tensor([2, 1]).double() / 3, rtol=0, atol=1e-7)
+    with pytest.raises(pc.InputError, match="the chain cannot, or hardly ever, reach"):
+        exact.limiting(pair(1e-14))
+    begin = torch.tensor([0.9, 0.1], dtype=torch.float64)
+    torch.testing.assert_close(exact.limiting(anew(pair(1e-14), begin=begin)), begin)
 
 
 @given(SHAPES, SEEDS, STRENGTHS, WARMUPS, KINDS)
@@ -755,7 +776,9 @@ def test_large_and_nearly_reducible(strength):
     total = torch.zeros(LARGE, dtype=torch.float64)
     for axis in range(16):
         total = total + spins.view([-1 if a == axis else 1 for a in range(16)])
-    g = GibbsKernel(exact.conditionals(torch.softmax((strength * total**2).flatten(), 0).view(LARGE)), ONE_BY_ONE)
+    joint = torch.softmax((strength * total**2).flatten(), 0).view(LARGE)
+    g = GibbsKernel(exact.conditionals(joint), ONE_BY_ONE)
+    torch.testing.assert_close(exact.limiting(g), joint, rtol=0, atol=1e-6)  # known in spite of the rounding
     began, rate = time.perf_counter(), 0.001
     k = anew(g, rate, 3, begin=torch.full(LARGE, 2.0**-16, dtype=torch.float64))
     p = exact.limiting(k)
