@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MACHINE = re.compile(rb"/(tmp|work|root|home)/")
-KILOBYTES = {"README.md": 9, "ARCHITECTURE.md": 14, "RESULTS.md": 32}
+KILOBYTES = {"README.md": 9, "ARCHITECTURE.md": 14, "RESULTS.md": 34}
 WORDS_IN_A_CELL = 16
 
 
