@@ -264,7 +264,9 @@ def test_a_folder_of_an_earlier_version_loads_and_answers_the_same(tmp_path):
     )
     model.save(tmp_path)
     description, tensors = storage.read(tmp_path, joint.FORMAT)
-    assert description["init"]["x"]["class"] == "PCA" and any(key.startswith("conditionals.0.init.") for key in tensors)
+    assert description["init"]["x"]["class"] == "paracond.PCA" and any(
+        key.startswith("conditionals.0.init.") for key in tensors
+    )
     starts, conditions = description.pop("init"), description.pop("context")
     starts["x"]["class"] = "Components"
     old = {key.replace("conditionals.0.init.", "conditionals.0.start."): tensor for key, tensor in tensors.items()}
@@ -479,7 +481,7 @@ def test_saving_touches_no_other_file(tmp_path):
     model.save(tmp_path)
     assert (tmp_path / "weights-best.pt").read_text() == "mine"
     description = json.loads((tmp_path / "model.json").read_text())
-    (tmp_path / "model.json").write_text(json.dumps({**description, "format": "paracond checkpoint 1"}))
+    edit(tmp_path, format="paracond checkpoint 1")
     with pytest.raises(pc.InputError):
         model.save(tmp_path)
     assert (tmp_path / description["weights"]).exists()
@@ -524,9 +526,7 @@ def test_tied_weights_are_written_once_and_tied_again(tmp_path):
     loaded = pc.JointModel.load(tmp_path)
     a, b = (loaded.conditional(n).network.layers[0].weight for n in variables)
     assert a is b and torch.equal(a, networks["a"].layers[0].weight)
-    description = json.loads((tmp_path / "model.json").read_text())
-    description["tied"] = {"conditionals.1.network.nowhere.weight": "conditionals.0.network.layers.0.weight"}
-    (tmp_path / "model.json").write_text(json.dumps(description))
+    edit(tmp_path, tied={"conditionals.1.network.nowhere.weight": "conditionals.0.network.layers.0.weight"})
     with pytest.raises(pc.InputError, match="do not fit"):
         pc.JointModel.load(tmp_path)
 
@@ -578,8 +578,9 @@ def remove_weights(folder):
 
 
 def edit(folder, **changes):
+    """Change a description, with a digest of its own again."""
     path = folder / "model.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.write_bytes(storage.seal({**json.loads(path.read_text()), **changes}))
 
 
 def forget_the_families(folder):
@@ -606,10 +607,10 @@ def remove_json(folder):
     "harm, message",
     [
         (damage_json, "model.json is damaged"),
-        (other_format, "has format 'something else', expected 'paracond model 1'"),
+        (other_format, "has format 'something else', expected 'paracond model 2'"),
         (not_a_mapping, "has format None"),
         (flip_a_byte, "is damaged: its SHA-256"),
-        (truncate, "is damaged: its SHA-256"),
+        (truncate, "is damaged: it has .* bytes of tensors, and declares"),
         (remove_weights, "is missing, though model.json names it"),
         (remove_json, "is .* a saved model"),
         (forget_the_families, "at least one conditional"),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from paracond.data import InputError
 from paracond.distributions import LOG_2PI, Bernoulli, Distribution, Gaussian, Softmax
-from paracond.serialization import class_named
+from paracond.serialization import class_named, name_of
 from paracond.streams import Generator, integers, normal, uniform
 
 Shape = tuple[int, ...]
@@ -126,7 +126,7 @@ class Family(ABC):
 
     def describe(self) -> dict:
         """Describe the family as JSON: its class and its arguments."""
-        return {"class": type(self).__name__, **asdict(self)}
+        return {"class": name_of(type(self)), **asdict(self)}
 
 
 # --- Binary -----------------------------------------------------------------------------------------------------

@@ -13,22 +13,27 @@ them like any other group, and the chain never redraws them. The joint is then a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from paracond import serialization
 from paracond.conditional import Conditional
-from paracond.data import InputError, Mask, State, as_numbers, at_least, expand_mask, row_count, seeded
+from paracond.data import InputError, Mask, State, as_numbers, at_least, expand_mask, named, row_count, seeded
 from paracond.distributions import Distribution
 from paracond.families import Family, family_from
 from paracond.networks.base import describe, rebuild
+from paracond.networks.outline import Outline, beyond_state
+from paracond.serialization import Entry
 
-FORMAT = "paracond model 1"
+FORMAT = "paracond model 2"
+FORMATS = (FORMAT, "paracond model 1")  # the first had no digest of the description, and names of classes alone
+SPARE = 2**23  # bytes of tensors that a network may compute from its arguments, besides twice those of its file
+Item = TypeVar("Item")
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -235,8 +240,14 @@ class JointModel(nn.Module):
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise InputError(f"dtype must be a floating-point type such as torch.bfloat16, found {dtype!r}")
         at_least({"max_bytes": (1 if max_bytes is None else max_bytes, 1)})
-        tied = _tied(self)
-        description = {
+        serialization.require_place(folder, FORMAT)  # a checkpoint that was saved here must not be lost
+        description = self._description()
+        once = {k: v for k, v in self.state_dict().items() if k not in description["tied"]}
+        tensors = {k: v.to(dtype) if dtype and v.is_floating_point() else v for k, v in once.items()}
+        serialization.write(folder, description, tensors, max_bytes)
+
+    def _description(self) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "variables": {name: self.variables[name].describe() for name in self.names},
             "networks": {name: describe(self.conditional(name).network) for name in self.names},
@@ -244,12 +255,8 @@ class JointModel(nn.Module):
             "alpha": self.alpha,
             "context": {name: group.describe() for name, group in self.context.items()},
             "regeneration": asdict(self.regeneration),
-            "tied": tied,
+            "tied": _tied(self),
         }
-        once = {k: v for k, v in self.state_dict().items() if k not in tied}
-        tensors = {k: v.to(dtype) if dtype and v.is_floating_point() else v for k, v in once.items()}
-        serialization.require_format(folder, FORMAT)  # a checkpoint that was saved here must not be lost
-        serialization.write(folder, description, tensors, max_bytes)
 
     @classmethod
     def load(cls, folder: str | Path, modules: Mapping[str, nn.Module] | None = None) -> JointModel:
@@ -257,53 +264,94 @@ class JointModel(nn.Module):
 
         modules: the networks that are not paracond's own, by group (an initializer: by "init of GROUP").
         """
-        description, tensors = _upgraded(*serialization.read(folder, FORMAT))
-        try:
-            model = cls._rebuilt(description, modules or {})
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise InputError(f"{folder}/{serialization.DESCRIPTION} does not describe a model: {error!r}") from None
-        tensors = {k: t.float() if t.dtype in HALF else t for k, t in tensors.items()}
-        dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
-        model.to(dtypes.pop() if len(dtypes) == 1 else None)
-        tied = description["tied"]
-        try:
-            _tie(model, tied)
-            model.load_state_dict(tensors | {key: tensors[source] for key, source in tied.items()})
-        except (RuntimeError, AttributeError, KeyError) as error:
-            raise InputError(f"{folder}: the weights do not fit the networks: {error}") from None
+        given = named("modules", {} if modules is None else modules)
+
+        def check(found: dict, entries: dict[str, Entry]) -> None:
+            with _refusing(folder):
+                description, entries = _upgraded(found, entries)
+                _require_fit(cls._rebuilt(description, given, Outline(16 * len(entries) + 256)), description, entries)
+
+        description, tensors = _upgraded(*serialization.read(folder, FORMATS, check))
+        serialization.require_finite(tensors, str(folder))
+        with _refusing(folder):
+            model = cls._rebuilt(description, given)
+            tensors = {k: t.float() if t.dtype in HALF else t for k, t in tensors.items()}
+            dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
+            model.to(dtypes.pop() if len(dtypes) == 1 else None)
+            _tie(model, description["tied"])
+            model.load_state_dict(tensors | {key: tensors[source] for key, source in description["tied"].items()})
         return model.eval()
 
     @classmethod
-    def _rebuilt(cls, description: dict, modules: Mapping[str, nn.Module]) -> JointModel:
+    def _rebuilt(
+        cls, description: dict, modules: Mapping[str, nn.Module], outline: Outline | None = None
+    ) -> JointModel:
+        """A model with new weights; with `outline`, its networks have shapes only."""
         conditionals = {}
         possible = {*description["variables"], *(f"init of {name}" for name in description["variables"])}
         for name in [name for name in modules if name not in possible]:
             raise InputError(f"modules: {name!r} is none of {', '.join(sorted(possible))}")
-        for name, family in description["variables"].items():
-            network = modules.get(name) or rebuild(name, description["networks"][name])
+        for name, about in description["variables"].items():
+            family = family_from(about)
+            network = modules.get(name) or rebuild(name, description["networks"][name], outline)
             init: Any = None
             if name in description["init"]:
                 key = f"init of {name}"
-                init = modules.get(key) or rebuild(key, description["init"][name])
-            conditionals[name] = Conditional(family_from(family), network, init)
+                init = modules.get(key) or rebuild(key, description["init"][name], outline)
+            with nullcontext() if outline is None else outline:
+                conditionals[name] = Conditional(family, network, init)
         context = {n: Context(family_from(c["family"]), c["default"]) for n, c in description["context"].items()}
         return cls(conditionals, description["alpha"], context, Regeneration(**description.get("regeneration", {})))
 
 
-def _upgraded(description: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:
+@contextmanager
+def _refusing(folder: str | Path) -> Iterator[None]:
+    """Refuse a description of which something cannot be made, whatever the error."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from None
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"{Path(folder) / serialization.DESCRIPTION} does not describe a model: {why:.200}") from None
+
+
+def _require_fit(model: JointModel, description: Mapping, entries: Mapping[str, Entry]) -> None:
+    """Refuse weights whose names, shapes or kinds are not those of the networks."""
+    own, tied = model.state_dict(), description["tied"]
+    wanted = {key: tensor for key, tensor in own.items() if key not in tied}
+    if not tied.keys() <= own.keys() or not set(tied.values()) <= wanted.keys():
+        raise InputError("the weights do not fit the networks: names of shared weights are unknown")
+    for key in sorted(wanted.keys() ^ entries.keys()):
+        raise InputError(f"the weights do not fit the networks: {key!r:.120} is in only one of them")
+    for key, tensor in own.items():
+        entry = entries[tied.get(key, key)]
+        alike = tensor.is_floating_point() == entry.dtype.is_floating_point
+        if tuple(tensor.shape) != entry.shape or not alike:
+            found = f"{entry.dtype} {list(entry.shape)} in the file and {tensor.dtype} {list(tensor.shape)} there"
+            raise InputError(f"the weights do not fit the networks: {key!r:.120} is {found}".replace("torch.", ""))
+    if beyond_state(model) > SPARE + 2 * sum(entry.nbytes for entry in entries.values()):
+        raise InputError("its networks compute tensors that are much larger than the weights files")
+
+
+def _upgraded(description: dict, tensors: dict[str, Item]) -> tuple[dict, dict[str, Item]]:
     """A description and weights under the names of today: earlier versions had "starts" and "conditions"."""
     description = {"init": description.get("starts", {}), "context": description.get("conditions", {})} | description
     tied = {_upgraded_key(name): _upgraded_key(first) for name, first in description.get("tied", {}).items()}
-    return description | {"tied": tied}, {_upgraded_key(key): tensor for key, tensor in tensors.items()}
+    upgraded = {_upgraded_key(key): tensor for key, tensor in tensors.items()}
+    if len(upgraded) < len(tensors):
+        raise InputError("the weights have a tensor twice, by a former name and that of today")
+    return description | {"tied": tied}, upgraded
 
 
 def _upgraded_key(key: str) -> str:
-    kind, number, *rest = key.split(".")
+    kind, _, rest_of_it = key.partition(".")
+    number, *rest = rest_of_it.split(".")
     if rest[:1] == ["start"]:
         rest[0] = "init"
     if rest[:2] == ["network", "told"]:
         rest[1] = "flat_features"
-    return ".".join([kind, number, *rest])
+    return ".".join([kind, number, *rest]) if rest else key
 
 
 def _tied(module: nn.Module) -> dict[str, str]:

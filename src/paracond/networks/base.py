@@ -11,7 +11,8 @@ from typing import Any
 from torch import nn
 
 from paracond.data import InputError
-from paracond.serialization import class_named
+from paracond.networks.outline import Outline
+from paracond.serialization import class_named, is_ours, name_of
 
 REMOVED = ("levels",)  # arguments of networks in earlier versions, which saved models may name
 
@@ -54,25 +55,37 @@ def describe(network: object) -> dict | None:
         return None
     for name, value in network.config.items():
         try:
-            json.dumps(value)
-        except TypeError:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
             wanted = "a value that JSON can hold, for the network to be saved"
             raise InputError(f"{name!r} of {type(network).__name__} must be {wanted}, found {value!r:.60}") from None
-    return {"class": type(network).__name__, **network.config}
+    return {"class": name_of(type(network)), **network.config}
 
 
-def rebuild(variable: str, description: dict | None) -> nn.Module:
+def rebuild(variable: str, description: dict | None, outline: Outline | None = None) -> nn.Module:
     """Rebuild a network from its description; any imported subclass of `Network` is found.
 
     variable: the group of the network, for messages.
     description: the JSON of `describe`.
+    outline: make an outline of it only (see `networks.outline`).
     """
     if description is None:
         raise InputError(
             f"the network of {variable!r} is not one of paracond's: pass it as modules={{{variable!r}: ...}}"
         )
     arguments = {k: v for k, v in description.items() if k != "class" and not (k in REMOVED and v is None)}
-    return class_named(Network, description["class"])(**arguments)
+    kind = class_named(Network, description["class"])
+    if outline is None:
+        return kind(**arguments)
+    try:
+        with outline:
+            return kind(**arguments)
+    except InputError:
+        raise
+    except Exception:
+        if is_ours(kind):
+            raise
+        return kind(**arguments)  # a user's own may need numbers where it is made
 
 
 def read_groups(variables: Iterable[str], name: str, reads: Sequence[str] | None, least: int = 1) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -42,11 +41,12 @@ class MLP(Network):
         at_least({"hidden": (hidden, 1), "depth": (depth, 0)})
         if not noise >= 0:
             raise InputError(f"noise must not be negative, found {noise}")
-        widths = [sum(inputs.values()), *[hidden] * depth]
+        width = sum(inputs.values())
         layers: list[nn.Module] = []
-        for fan_in, fan_out in itertools.pairwise(widths):
-            layers += [nn.Linear(fan_in, fan_out), ACTIVATIONS[activation]()]
-        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], math.prod(output)))
+        for _ in range(depth):  # one by one: a file may ask for more layers than memory holds
+            layers += [nn.Linear(width, hidden), ACTIVATIONS[activation]()]
+            width = hidden
+        self.layers = nn.Sequential(*layers, nn.Linear(width, math.prod(output)))
         self.names = self.reads = tuple(inputs)
         self.output, self.noise = tuple(output), noise
 

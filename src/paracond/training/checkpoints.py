@@ -6,7 +6,11 @@ learner that continues is made with the same arguments, whose schedules are func
 optimisers are part of the state. `learning_rate` still overrides the rate.
 
 A checkpoint is always of a moment between two updates at which all was finite. It replaces the former one in one rename
-(see `serialization`).
+(see `serialization`). A state that is not finite is never written over it, and never restored; the one in the folder
+`nonfinite` is there to look at.
+
+A checkpoint is compared with the new learner, part by part, before anything is changed. If the learner refuses it all
+the same, its former state comes back.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import re
 import signal
 import threading
 import time
@@ -22,17 +28,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from paracond import serialization
 from paracond.data import InputError
+from paracond.families import Family
 from paracond.runtime.nonfinite import NonFiniteError
 from paracond.runtime.progress import track
+from paracond.serialization import Entry
 
 if TYPE_CHECKING:  # a trainer saves itself by this module
     from paracond.training.trainer import Trainer
 
-FORMAT = "paracond checkpoint 2"
+FORMAT = "paracond checkpoint 3"
+FORMATS = (FORMAT, "paracond checkpoint 2")  # the second had a digest of its state only
+COUNTS = re.compile(r"/(step_count|threads|updates/.*|.*/left|.*/age|.*/replacements)", re.DOTALL)
+MOST_THREADS = 512  # more are not started, whatever a file says
 NONFINITE = "nonfinite"  # the folder, inside that of the checkpoint, for a state that is not finite
 
 
@@ -57,7 +69,7 @@ def fit(
     if minutes is not None and not minutes >= 0:
         raise InputError(f"minutes must not be negative, found {minutes}")
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    place = None if folder is None else Path(folder)
+    place = None if folder is None else serialization.as_folder(folder)
     _begin(learner, place, resume)
     with _keeping_nonfinite(learner, place), _deferred_interrupt(place is not None) as interrupted:
         due = time.monotonic() + every
@@ -77,7 +89,7 @@ def fit(
 
 def exists(folder: str | Path) -> bool:
     """Whether something was saved in a folder."""
-    return (Path(folder) / serialization.DESCRIPTION).exists()
+    return os.path.lexists(serialization.as_folder(folder) / serialization.DESCRIPTION)
 
 
 def save(learner: Trainer, folder: str | Path) -> None:
@@ -92,28 +104,59 @@ def restore(learner: Trainer, folder: str | Path) -> None:
         raise InputError(f"a checkpoint is restored into a new learner; this one is at step {learner.step_count}")
     if not exists(folder):
         raise InputError(f"there is no checkpoint in {folder}")
-    description, tensors = serialization.read(folder, FORMAT)
-    state, mine = _undamaged(description, folder), dict[str, Tensor]()
-    _pack(learner.state_dict(), "", mine)
-    _require_same(folder, state["identity"] | _fixed(tensors), _identity(learner) | _fixed(mine))
-    learner.load_state_dict(_unpack(state["learner"], tensors))
+
+    def check(description: dict, entries: dict[str, Entry]) -> None:
+        tensors = dict[str, Tensor]()
+        state, mine = _undamaged(description, folder), _pack(learner.state_dict(), "", tensors)
+        _require_same(folder, state["identity"] | _fixed(entries), _identity(learner) | _fixed(tensors))
+        with _refusing(folder):
+            _require_alike(state["learner"], mine, "", learner)
+            _require_optimisers(entries, learner)
+
+    description, tensors = serialization.read(folder, FORMATS, check)
+    if description.get("finite", Path(folder).name != NONFINITE):
+        serialization.require_finite(tensors, f"the checkpoint in {folder} is of a run that has failed")
+    with _refusing(folder):
+        _require_rows(tensors, learner)
+        _replace_state(learner, _unpack(description["state"]["learner"], tensors))
+
+
+def _replace_state(learner: Trainer, state: Mapping[str, Any]) -> None:
+    """Load a state, or none of it."""
+    former = _copied(learner.state_dict())
+    try:
+        learner.load_state_dict(state)
+    except BaseException:
+        learner.load_state_dict(former)
+        raise
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 # --- what a checkpoint holds ----------------------------------------------------------------------------------------
 
 
-def _write(learner: Trainer, folder: str | Path) -> None:
+def _write(learner: Trainer, folder: str | Path, finite: bool = True) -> None:
     serialization.require_format(folder, FORMAT)  # a model that was saved here must not be lost
     tensors: dict[str, Tensor] = {}
     state = {"identity": _identity(learner), "learner": _pack(learner.state_dict(), "", tensors)}
-    serialization.write(folder, {"format": FORMAT, "state": state, "state_sha256": _digest(state)}, tensors)
+    try:
+        serialization.write(folder, {"format": FORMAT, "finite": finite, "state": state}, tensors, finite=finite)
+    except serialization.NonFiniteTensor as error:
+        raise NonFiniteError(error.name, learner.step_count, "the state") from None
 
 
 def _identity(learner: Trainer) -> dict:
     return json.loads(json.dumps(learner.identity()))  # as it will be read
 
 
-def _fixed(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def _fixed(tensors: Mapping[str, Tensor | Entry]) -> dict[str, str]:
     """Types and shapes of the tensors that every learner with these arguments has. Moments of optimisers come with the
     first update, and the examples still to come grow fewer."""
     free = [name for name in tensors if name.startswith("/optimisers/") or name.endswith("/order")]
@@ -131,6 +174,8 @@ def _pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
         return {"pairs": [[key, _pack(item, f"{place}/{key}", tensors)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
         return {type(value).__name__: [_pack(item, f"{place}/{k}", tensors) for k, item in enumerate(value)]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise InputError(f"the state of a learner has a {type(value).__name__}, which a checkpoint cannot hold ({place})")
@@ -143,6 +188,8 @@ def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     ((kind, content),) = value.items()
     if kind == "tensor":
         return tensors[content]
+    if kind == "float":
+        return float(content)
     if kind == "pairs":
         return {key: _unpack(item, tensors) for key, item in content}
     items = [_unpack(item, tensors) for item in content]
@@ -157,12 +204,108 @@ def _digest(state: dict) -> str:
 
 
 def _undamaged(description: dict, folder: str | Path) -> dict:
-    state = description.get("state")
-    if not isinstance(state, dict) or _digest(state) != description.get("state_sha256"):
+    """The state in a description. Earlier versions had a digest of the state, and names of families alone."""
+    state, old = description.get("state"), description.get("format") != FORMAT
+    if (
+        not isinstance(state, dict)
+        or not isinstance(state.get("identity"), dict)
+        or "learner" not in state
+        or (old and _digest(state) != description.get("state_sha256"))
+    ):
         raise InputError(
             f"{Path(folder) / serialization.DESCRIPTION} is damaged: its state does not have the SHA-256 it names"
         )
+    if old:
+        state["identity"] = {key: _of_today(value) for key, value in state["identity"].items()}
     return state
+
+
+def _of_today(value: Any) -> Any:
+    if isinstance(value, dict) and isinstance(value.get("class"), str) and "." not in value["class"]:
+        return value | {"class": serialization.name_of(serialization.class_named(Family, value["class"]))}
+    return value
+
+
+@contextmanager
+def _refusing(folder: str | Path) -> Iterator[None]:
+    """Refuse a state that this learner cannot take, whatever the error."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"the checkpoint in {folder} cannot be restored: {error}") from None
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"the checkpoint in {folder} cannot be restored: {why:.200}") from None
+
+
+def _require_alike(theirs: Any, mine: Any, place: str, learner: Trainer) -> None:
+    """Refuse a packed state that has other parts or other kinds of values than the learner's own. What optimisers
+    remember comes with the first update, and lists grow and shrink."""
+    free = place.startswith("/optimisers/")
+    if free and _number(theirs) and _number(mine):
+        return
+    if not isinstance(theirs, dict) or not isinstance(mine, dict):
+        _require_value(theirs, mine, place, learner)
+        return
+    if theirs.keys() != mine.keys():
+        raise InputError(f"its {place or 'state'} is not of the kind it should be")
+    ((kind, content),) = theirs.items()
+    own = mine[kind]
+    if kind == "pairs":
+        found, wanted = dict(content), dict(own)
+        if not free and list(found) != list(wanted):
+            raise InputError(f"its {place or 'state'} has other parts than this learner")
+        for key in found.keys() & wanted.keys():
+            _require_alike(found[key], wanted[key], f"{place}/{key}", learner)
+    elif kind == "tensor":
+        if content != own:
+            raise InputError(f"its {place} is {content!r:.80}, expected {own!r:.80}")
+    else:  # a list or a tuple
+        for k, item in enumerate(content):
+            _require_alike(item, own[k] if k < len(own) else None, f"{place}/{k}", learner)
+
+
+def _number(value: Any) -> bool:
+    """A number, be it infinite or a tensor."""
+    return isinstance(value, (int, float)) or (isinstance(value, dict) and value.keys() <= {"float", "tensor"})
+
+
+def _require_value(theirs: Any, mine: Any, place: str, learner: Trainer) -> None:
+    names = learner.model.names
+    if "/turns/" in place:
+        alike = theirs in names
+    elif place == "/scan/last":
+        alike = theirs is None or (type(theirs) is int and 0 <= theirs < len(names))
+    elif COUNTS.fullmatch(place):
+        alike = type(theirs) is int and 0 <= theirs <= (MOST_THREADS if place == "/threads" else 2**62)
+    else:
+        numbers = all(isinstance(value, (int, float)) for value in (theirs, mine))
+        alike = mine is None or theirs is None or numbers or type(theirs) is type(mine)
+    if not alike:
+        raise InputError(f"its {place} cannot be {theirs!r:.80}")
+
+
+def _require_optimisers(entries: Mapping[str, Entry], learner: Trainer) -> None:
+    """Fused optimisers read as many numbers as their parameter has, whatever the tensor."""
+    for name, optimiser in learner.optimisers.items():
+        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        if not any(group.get("fused") for group in optimiser.param_groups):
+            continue
+        start = f"/optimisers/{name}/state/"
+        for place, entry in entries.items():
+            if place.startswith(start):
+                shape = parameters[int(place.removeprefix(start).partition("/")[0])].shape
+                if entry.shape not in ((), tuple(shape)) or not entry.dtype.is_floating_point:
+                    raise InputError(f"its {place} has shape {list(entry.shape)}, expected {list(shape)}")
+
+
+def _require_rows(tensors: Mapping[str, Tensor], learner: Trainer) -> None:
+    """Examples are numbered."""
+    for place, tensor in tensors.items():
+        if place.endswith(("/order", "/own/index")) and tensor.numel():
+            inside = tensor.dtype == torch.long and tensor.ndim == 1
+            if not inside or int(tensor.min()) < 0 or int(tensor.max()) >= learner.completion.rows:
+                raise InputError(f"its {place} names examples that do not exist")
 
 
 def _require_same(folder: str | Path, found: Mapping, expected: Mapping) -> None:
@@ -181,11 +324,10 @@ def _begin(learner: Trainer, folder: Path | None, resume: bool) -> None:
         if resume:
             raise InputError("resume=True needs folder=, the folder of the checkpoint")
         return
-    serialization.require_format(folder, FORMAT)
+    serialization.require_place(folder, FORMAT)
     if exists(folder):
         if not resume:
-            how = "resume=True (on the command line --resume)"
-            raise InputError(f"{folder} has a checkpoint: continue it with {how}, or give another folder")
+            raise InputError(f"{folder} has a checkpoint: continue it with resume=True, or give another folder")
         restore(learner, folder)
 
 
@@ -229,6 +371,6 @@ def _keeping_nonfinite(learner: Trainer, folder: Path | None) -> Iterator[None]:
         yield
     except NonFiniteError as error:
         if folder is not None:
-            _write(learner, folder / NONFINITE)
+            _write(learner, folder / NONFINITE, finite=False)
             error.add_note(f"the model and all else at that moment are in {folder / NONFINITE}, to look at")
         raise

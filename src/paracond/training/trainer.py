@@ -122,6 +122,13 @@ class Trainer(Stepwise[Info, JointModel]):
 
     # --- saving -------------------------------------------------------------------------------------------------
 
+    def __reduce__(self):
+        kind = type(self).__name__
+        raise InputError(
+            f"a {kind} holds running programs and cannot be pickled or copied: write it with learner.save(folder), and "
+            f"continue in a new {kind} with learner.resume(folder)"
+        )
+
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint: all that the next update depends on. Raises a pending `NonFiniteError` instead."""
         checkpoints.save(self, folder)
