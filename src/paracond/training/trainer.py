@@ -16,7 +16,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -125,9 +125,15 @@ class Trainer(Stepwise[Info, JointModel]):
     def __reduce__(self):
         kind = type(self).__name__
         raise InputError(
-            f"a {kind} holds running programs and cannot be pickled or copied: write it with learner.save(folder), and "
-            f"continue in a new {kind} with learner.resume(folder)"
+            f"a {kind} holds running programs and cannot be pickled: write it with learner.save(folder), and continue "
+            f"in a new {kind} with learner.resume(folder)"
         )
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied  # programs find their owner there
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint: all that the next update depends on. Raises a pending `NonFiniteError` instead."""
