@@ -28,6 +28,8 @@ from paracond.distributions import Distribution
 from paracond.families import Family, family_from
 from paracond.networks.base import describe, rebuild
 from paracond.networks.outline import Outline, beyond_state
+from paracond.runtime.engine import lay_out
+from paracond.runtime.eval_copy import eval_copy
 from paracond.serialization import Entry
 
 FORMAT = "paracond model 2"
@@ -117,6 +119,7 @@ class JointModel(nn.Module):
         self.variables |= {name: group.family for name, group in self.context.items()}
         self.alpha = _normalised(self.names, alpha)
         self.regeneration = Regeneration() if regeneration is None else regeneration
+        lay_out(self)
         # One parameter that shows type and device (in a tuple, so that it is not registered again).
         self._probe = (next(self.parameters(), None),)
 
@@ -178,16 +181,25 @@ class JointModel(nn.Module):
         """A source of randomness on the model's device."""
         return seeded(seed, self.device)
 
-    @contextmanager
-    def eval_mode(self) -> Iterator[None]:
-        """Put all layers in evaluation mode (no dropout, no noise) for a while, then restore their modes."""
-        former = [(module, module.training) for module in self.modules()]
-        self.eval()
-        try:
-            yield
-        finally:
-            for module, training in former:
-                module.training = training
+    def eval_copy(self) -> JointModel:
+        """The model as questions evaluate it: in evaluation mode (no dropout, no noise), with the same weights.
+
+        This model does not change, so it may be trained, or asked by other threads, at the same time. Weights that are
+        NaN or infinite are refused.
+        """
+        self.require_finite()
+        return eval_copy(self)
+
+    def require_finite(self) -> None:
+        """Refuse weights that are NaN or infinite, by their group."""
+        numbers = {key: tensor for key, tensor in self.state_dict().items() if tensor.is_floating_point()}
+        if not numbers or bool(torch.stack([tensor.sum().double() for tensor in numbers.values()]).isfinite().all()):
+            return
+        for key in [key for key, tensor in numbers.items() if not bool(tensor.isfinite().all())]:
+            _, number, rest = key.split(".", 2)
+            raise InputError(
+                f"the model has NaN or infinite weights, {rest} of {self.names[int(number)]!r}: load or train it again"
+            )
 
     # --- checks -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paracond.chain import full_clamp, transition
+from paracond.chain import Undefined, full_clamp, transition
 from paracond.data import InputError, Mask, Observed, State, as_numbers, merge, named, one_of, row_count, seeded, take
 from paracond.initializers.initial_state import has_init, initial_state
 from paracond.model import JointModel
@@ -130,6 +130,7 @@ class Question:
             raise InputError(f"the model must be a JointModel, found {type(model).__name__}")
         if isinstance(init, str):
             one_of("init", init, ("fitted", "random"))
+        model = model.eval_copy()
         known, mask = _known(model, {} if given is None else given, rows)
         wanted = _wanted(model, mask, want)
         full_clamp(model, mask)  # refuses masks that a family cannot honour, also where no chain will run
@@ -202,9 +203,13 @@ class Question:
         return matters, ~torch.stack(list(uncertain.values())).any(0)
 
     @torch.no_grad()
-    def directly(self, draws: int, streams: RowStreams) -> tuple[dict[str, Moments], State]:
-        """Marginals and draws where everything that the wanted groups read is given: those of their conditionals."""
+    def directly(self, draws: int, streams: RowStreams) -> tuple[dict[str, Moments], State, Tensor]:
+        """Marginals and draws where everything that the wanted groups read is given: those of their conditionals.
+
+        The last is `first` of `Undefined`.
+        """
         model, known, mask = self.model, self.known, self.mask
+        undefined = Undefined(model, row_count(known))
         state = initial_state(model, row_count(known), streams, known, mask, fitted=False)
         moments, samples = {}, {}
         for name in self.wanted:
@@ -212,11 +217,12 @@ class Question:
             if not bool(mask[name].all()):
                 own = streams.at(model.index(name), 1)
                 move = transition(model, name, state, mask[name], own)
+                undefined.see(move)
                 mean, variance = summary(model.variables[name], move)
                 moments[name] = Moments(mean, variance.sqrt(), torch.zeros_like(mean), torch.zeros_like(mean))
                 drawn = [move.distribution.redraw(state[name], mask[name], own) for _ in range(draws)]
                 samples[name] = torch.stack(drawn, 1)
-        return moments, samples
+        return moments, samples, undefined.first
 
     def certain(self, name: str) -> Moments:
         """The moments of a value that is known."""
@@ -234,6 +240,7 @@ class Question:
         found: dict[str, dict[str, Tensor]] = {key: {} for key in ("probabilities", "mean", "std", "decisions")}
         errors: dict[str, dict[str, Tensor]] = {"error": {}, "error_of_std": {}}
         for name, each in moments.items():
+            require_finite(name, each.mean, each.std, each.error, each.error_of_std)
             family = self.model.variables[name]
             decided = family.decide(each.mean).to(self.known[name].dtype)
             found["decisions"][name] = torch.where(self.mask[name], self.known[name], decided)
@@ -247,6 +254,19 @@ class Question:
             if each.error_of_std is not None and numbers:
                 errors["error_of_std"][name] = each.error_of_std
         return Answer(**found, samples=samples, diagnostics=diagnostics, **errors)
+
+
+def require_finite(name: str, *numbers: Tensor | None) -> None:
+    """Refuse rows in which something about a group is NaN or infinite."""
+    for each in [each for each in numbers if each is not None and each.is_floating_point()]:
+        bad = ~each.reshape(len(each), -1).isfinite().all(1)
+        if bool(bad.any()):
+            rows = bad.nonzero().squeeze(1).tolist()
+            listed = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+            raise InputError(
+                f"{name!r} is NaN or infinite in {len(rows)} of {len(bad)} rows ({listed}): leave these rows out, or "
+                "give the group bounds or a ceiling"
+            )
 
 
 def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:

@@ -86,7 +86,7 @@ class Trainer(Stepwise[Info, JointModel]):
 
     def _make_optimisers(self, optimiser: Optimiser) -> None:
         model, engine = self.model, self.engine
-        engine.prepare(model.train())
+        model.train()
         self.averaged = copy.deepcopy(model).requires_grad_(False).eval()
         self.parameters = {n: [p for p in model.conditional(n).parameters() if p.requires_grad] for n in model.names}
         if not any(self.parameters.values()):
