@@ -73,28 +73,36 @@ def transition(
 
 
 class Undefined:
-    """Remembers in which rows a conditional was not finite, and of which group: draws do not show it.
-
-    first: int64 `[batch]`, the place of the first such group among the names of the model; -1 where there was none.
-    """
+    """Remembers in which rows a conditional was not finite, and of which group: draws do not show it."""
 
     def __init__(self, model: JointModel, batch: int):
         self.model = model
-        self.first = torch.full((batch,), -1, dtype=torch.long, device=model.device)
+        self.traces = torch.zeros(len(model.names), batch, device=model.device)  # once not finite, always not finite
 
     def see(self, move: Move, rows: Tensor | None = None) -> None:
         """Look at a transition of all rows, or where `rows` (Bool) is true. Nothing waits for the host."""
-        bad = move.distribution.undefined() & (self.first < 0)
-        self.first.masked_fill_(bad if rows is None else bad & rows, self.model.index(move.name))
+        witness = move.distribution.witness()
+        trace = self.traces[self.model.index(move.name)]
+        trace.add_(witness if rows is None else torch.where(rows, witness, 0), alpha=0)
+
+    def see_some(self, move: Move, rows: Tensor) -> None:
+        """Look at a transition of these rows (indices) alone."""
+        trace = self.traces[self.model.index(move.name)]
+        trace.index_add_(0, rows, move.distribution.witness().to(trace.dtype), alpha=0)
+
+    @property
+    def first(self) -> Tensor:
+        """The place of the first such group among the names of the model, int64 `[batch]`; -1 where there is none."""
+        bad = ~self.traces.isfinite()
+        return torch.where(bad.any(0), bad.int().argmax(0), -1)
+
+    def forget(self, rows: Tensor) -> None:
+        """Begin anew in these rows (indices)."""
+        self.traces.index_fill_(1, rows, 0)
 
     def refuse(self) -> None:
         """Refuse rows whose chains have left all that is finite."""
         require_defined(self.model, self.first)
-
-    def see_some(self, move: Move, rows: Tensor) -> None:
-        """Look at a transition of these rows (indices) alone."""
-        bad = torch.zeros_like(self.first, dtype=torch.bool).index_copy(0, rows, move.distribution.undefined())
-        self.first.masked_fill_(bad & (self.first < 0), self.model.index(move.name))
 
 
 class Scan:
@@ -246,7 +254,7 @@ class Chain:
     ) -> State:
         """`run` for a state that is valid already. What is not finite stands in `undefined`."""
         observers = tuple(observers)
-        if self.undefined is None or len(self.undefined.first) != row_count(state):
+        if self.undefined is None or self.undefined.traces.shape[1] != row_count(state):
             self.undefined = Undefined(self.model, row_count(state))
         self.rounded.refresh()  # the model may have learned since
         if self.engine.captures and isinstance(self.scan, Scan) and self.free:

@@ -55,10 +55,10 @@ class Distribution(ABC):
     def entropy(self) -> Tensor:
         """Entropy of every coordinate in nats, `[batch, *event]`."""
 
-    def undefined(self) -> Tensor:
-        """Bool `[batch]`, true where the numbers of a row are NaN or infinite, so that it has no law. A draw
-        does not show that: comparisons with NaN are false."""
-        return ~_row_sums(self.mean).isfinite()
+    def witness(self) -> Tensor:
+        """A number for every row, `[batch]`, which is finite where the row has a law, and NaN or infinite where its
+        parameters are not numbers. A draw does not show that: comparisons with NaN are false."""
+        return _row_sums(self.mean)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p(x_i | x_-i), `[batch]`."""
@@ -101,9 +101,6 @@ class Bernoulli(Distribution):
     def entropy(self) -> Tensor:
         return F.softplus(self.logits) - self.logits * self.mean
 
-    def undefined(self) -> Tensor:
-        return self.logits.isnan().reshape(len(self.logits), -1).any(1)  # infinite logits are certain
-
 
 @dataclass(frozen=True, eq=False)
 class Softmax(Distribution):
@@ -132,9 +129,9 @@ class Softmax(Distribution):
     def entropy(self) -> Tensor:
         return -(self.mean * self.logits.log_softmax(-1)).sum(-1)
 
-    def undefined(self) -> Tensor:
+    def witness(self) -> Tensor:
         # Some classes may be impossible, with logits of minus infinity, but not all.
-        return ~_row_sums(self.logits.amax(-1)).isfinite()
+        return _row_sums(self.logits.amax(-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,8 +161,8 @@ class Gaussian(Distribution):
     def entropy(self) -> Tensor:
         return (self.log_scale + 0.5 * (1 + LOG_2PI)).expand_as(self.mu)
 
-    def undefined(self) -> Tensor:
-        return ~_row_sums(self.mu + self.log_scale).isfinite()
+    def witness(self) -> Tensor:
+        return _row_sums(self.mu + self.log_scale)
 
 
 def _row_sums(numbers: Tensor) -> Tensor:

@@ -243,7 +243,7 @@ class TourRunner:
         self.streams.keys.index_copy_(0, to, first.keys.index_select(0, source))
         self.streams.time.index_fill_(0, to, 0)
         self.last.index_copy_(0, to, first.last.index_select(0, source))
-        self.undefined.first.index_fill_(0, to, -1)
+        self.undefined.forget(to)
         counted = float(self.regeneration.warmup == 0)  # the first state counts as well
         self.count.index_fill_(0, to, counted)
         for name, means in self.means.items():
