@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 MOST_ROWS = 30
-CELL = "text-align: left; vertical-align: top; padding: 0.2em 1em 0.2em 0; color: inherit; background: none"
-LINE = "border: 0; border-bottom: 1px solid currentColor"
-TABLE = "border-collapse: collapse; margin: 0.3em 0; color: inherit; background: none"
+CELL = "text-align:left;padding:.2em 1em .2em 0"
+LINE = ";border-bottom:1px solid"  # in the colour of the text
 
 
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -18,16 +17,16 @@ def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     """
     listed = [[str(value) for value in row] for row in rows]
     shown = [place for place in range(len(columns)) if any(row[place] for row in listed)]
-    head = "".join(_cell("th", LINE, columns[place]) for place in shown)
+    head = "".join(_cell("th", columns[place], LINE) for place in shown)
     body = "".join(f"<tr>{''.join(_value(place, row[place]) for place in shown)}</tr>" for row in listed[:MOST_ROWS])
     more = f"<div>and {len(listed) - MOST_ROWS:,} more</div>" if len(listed) > MOST_ROWS else ""
-    table = f'<table style="{TABLE}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    table = f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return f"<div><strong>{escape(title)}</strong>{table}{more}</div>"
 
 
 def _value(place: int, text: str) -> str:
-    return _cell("td" if place else "th", "border: 0", text)
+    return _cell("td" if place else "th", text)
 
 
-def _cell(tag: str, style: str, text: str) -> str:
-    return f'<{tag} style="{CELL}; {style}">{escape(text)}</{tag}>'
+def _cell(tag: str, text: str, style: str = "") -> str:
+    return f'<{tag} style="{CELL}{style}">{escape(text)}</{tag}>'

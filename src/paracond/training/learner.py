@@ -125,6 +125,9 @@ class Learner(Trainer[Info]):
         self.evaluate = self.engine.fused(self._evaluate)
         self.update = {n: self.engine.program(self._update, self.generator, n) for n in model.names}
 
+    def _summary(self) -> dict[str, str]:
+        return super()._summary() | {"chain length": f"{self.chain_length(self.step_count):g}"}
+
     def fit(self, steps: int, progress: bool | None = None, held_out: Data | None = None) -> JointModel:
         """Do `steps` updates; returns the averaged model.
 
