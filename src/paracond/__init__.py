@@ -20,6 +20,7 @@ some coordinates clamped.
 Names are imported when they are first used, so that `import paracond` and `paracond --help` do not wait for torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +130,9 @@ def __getattr__(name: str) -> Any:
     elif name in _WHERE:
         found = getattr(import_module(f"paracond.{_WHERE[name]}"), name)
     else:
-        raise AttributeError(f"module 'paracond' has no attribute {name!r}")
+        raise AttributeError(  # `obj`: Python then asks "Did you mean: 'Learner'?"
+            f"module 'paracond' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     globals()[name] = found
     return found
 

@@ -110,8 +110,11 @@ class Answer:
         return html_table(self._title(), ("group", *kept, "largest error"), lines)
 
     def _title(self) -> str:
-        rows = [f" of {len(draws):,} rows" for draws in self.samples.values()][:1]
-        return f"Answer about {', '.join(self.samples) or 'nothing'}{''.join(rows)}: {repr(self.diagnostics)[1:-1]}"
+        trust = repr(self.diagnostics)[1:-1]
+        if not self.samples:
+            return f"Answer about nothing: {trust}"
+        rows = row_count(self.samples)
+        return f"Answer about {', '.join(self.samples)} of {rows:,} {'row' if rows == 1 else 'rows'}: {trust}"
 
 
 @dataclass(frozen=True, eq=False)
