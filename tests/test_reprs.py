@@ -122,6 +122,16 @@ def test_a_learner_says_where_it_is():
     assert made._repr_html_().count("none") == 3 - len(last)
 
 
+def test_a_learner_says_the_chain_length_of_its_last_update():
+    lengths = [2, 4.5, torch.tensor(3.0)]
+    made = pc.Learner(joint(), data(), batch_size=2, chain_length=lengths.__getitem__)
+    assert "chain length 2;" in repr(made)
+    made.fit(2)
+    assert "chain length 4.5;" in repr(made)
+    made.fit(1)
+    assert "chain length tensor(3.);" in repr(made)
+
+
 def test_the_learners_of_baselines_say_the_same():
     variables = {"x": pc.Real(4), "z": pc.Binary(2)}
     made = VAE(joint(variables), pc.Data({"x": torch.zeros(6, 4)}), batch_size=2)
