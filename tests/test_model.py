@@ -320,7 +320,7 @@ def test_objects_are_shown_in_a_line(capsys):
     model = make()
     assert "c: Categorical(" in repr(model)
     answer = pc.query(model, want=["c"], stop=pc.Sweeps(4))
-    assert repr(answer).startswith("<Answer about c: <") and len(repr(answer)) < 200
+    assert repr(answer).startswith("<Answer about c of 1 row: ") and len(repr(answer)) < 200
 
 
 class Asked(pc.networks.Network):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from paracond.chain import Undefined, full_clamp, transition
 from paracond.data import InputError, Mask, Observed, State, as_numbers, merge, named, one_of, row_count, seeded, take
+from paracond.html_table import html_table
 from paracond.initializers.initial_state import has_init, initial_state
 from paracond.model import JointModel
 from paracond.observers import summary
@@ -67,16 +68,23 @@ class Diagnostics:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Holds the answer to a query, in dictionaries by the names of the wanted groups.
+    """Holds the answer to a query. All but `diagnostics` are dictionaries from names of wanted groups to tensors.
 
-    probabilities: marginal probabilities, `[batch, *event]` for Binary, `[batch, *event, classes]` for Categorical.
-    mean: means of the marginals of Binary and Real groups, `[batch, *event]`.
-    std: standard deviations of the same marginals, `[batch, *event]`.
-    error: standard errors of `probabilities` and `mean`, of their shapes (by tours).
-    error_of_std: standard errors of `std` (by tours).
+    The shape of a group's values is `*event`: `64` for `Real(64)`, nothing for `Categorical(10)`. `batch` is the number
+    of rows of the question, `chains` that argument of `query`.
+
+    probabilities: of being 1, `[batch, *event]`, for Binary groups; of each class, `[batch, *event, classes]`, for
+        Categorical ones. Real groups are not in it.
+    mean: means of the marginals, `[batch, *event]`. Categorical groups are not in it.
+    std: standard deviations of the marginals, `[batch, *event]`. Categorical groups are not in it.
     decisions: the most probable class or value, or the mean of a Real group, `[batch, *event]`.
     samples: independent draws, `[batch, chains, *event]`.
-    diagnostics: how far to trust all this.
+    diagnostics: how far to trust all this, `Diagnostics`.
+    error: standard errors of `probabilities`, and of `mean` for Real groups, of the same shapes. Chains that never
+        begin anew give none.
+    error_of_std: standard errors of `std`, of the same shapes. Chains that never begin anew give none.
+
+    Values that were given are their own decisions and samples, with errors of 0.
     """
 
     probabilities: dict[str, Tensor]
@@ -89,7 +97,24 @@ class Answer:
     error_of_std: dict[str, Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<Answer about {', '.join(self.samples)}: {self.diagnostics!r}>"
+        return f"<{self._title()}>"
+
+    def _repr_html_(self) -> str:
+        kept = ("probabilities", "mean", "std", "decisions", "samples")
+        lines = []
+        for name in self.samples:
+            found = [getattr(self, each).get(name) for each in kept]
+            shapes = ["" if value is None else list(value.shape) for value in found]
+            error = f"{float(self.error[name].max()):.2g}" if name in self.error else ""
+            lines.append((name, *shapes, error))
+        return html_table(self._title(), ("group", *kept, "largest error"), lines)
+
+    def _title(self) -> str:
+        trust = repr(self.diagnostics)[1:-1]
+        if not self.samples:
+            return f"Answer about nothing: {trust}"
+        rows = row_count(self.samples)
+        return f"Answer about {', '.join(self.samples)} of {rows:,} {'row' if rows == 1 else 'rows'}: {trust}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from paracond.data import Data, InputError, at_least, seeded
+from paracond.html_table import html_table
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, RoundedCopy
 from paracond.runtime.nonfinite import NonFiniteGuard
@@ -105,6 +106,29 @@ class Trainer(Stepwise[Info, JointModel]):
         }
         self.buffers = {n: list(zip(mean.buffers(), now.buffers(), strict=True)) for n, (mean, now) in pairs.items()}
         self.updates = dict.fromkeys(model.names, 0)
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{what} {value}" for what, value in self._summary().items())
+        losses = [f"{name} {loss}" for name, _, loss in self._losses()]
+        return f"<{type(self).__name__}: {said}; last losses: {', '.join(losses)}>"
+
+    def _repr_html_(self) -> str:
+        said = ", ".join(f"{what} {value}" for what, value in self._summary().items())
+        return html_table(f"{type(self).__name__}: {said}", ("group", "updates", "last loss"), self._losses())
+
+    def _summary(self) -> dict[str, str]:
+        """What `repr` says of the learner."""
+        return {
+            "step": f"{self.step_count:,}",
+            "rows": f"{self.completion.rows:,}",
+            "batch size": f"{self.batch_size:,}",
+            "device": str(self.model.device),
+        }
+
+    def _losses(self) -> list[tuple[str, str, str]]:
+        """Updates and last loss of every group. Reading losses waits for the device."""
+        last = {name: f"{float(loss):.4g}" if self.updates[name] else "none" for name, loss in self.losses.items()}
+        return [(name, f"{self.updates[name]:,}", loss) for name, loss in last.items()]
 
     def _rounded_of(self, model: JointModel) -> RoundedCopy[JointModel]:
         """The model or its average, as programs evaluate it."""
