@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Undefined, full_clamp, transition
-from paracond.data import InputError, Mask, Observed, State, as_numbers, merge, named, one_of, row_count, seeded, take
+from paracond.data import InputError, Mask, Observed, State, merge, named, one_of, row_count, seeded, separated, take
 from paracond.html_table import html_table
 from paracond.initializers.initial_state import has_init, initial_state
 from paracond.model import JointModel
@@ -298,8 +298,7 @@ def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
     """What is given, as values and full masks of all variables; single rows are repeated."""
     parts = named("given", given)
     observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in parts.items()}
-    values = {k: as_numbers(k, v.value) for k, v in observed.items()}
-    masks = {k: as_numbers(f"the mask of {k}", v.mask) for k, v in observed.items() if v.mask is not None}
+    values, masks = separated({k: v.value for k, v in observed.items()}, {k: v.mask for k, v in observed.items()})
     model.check_names(values)
     for name, value in values.items():  # before rows are repeated
         model.variables[name].check_shape(name, value)
