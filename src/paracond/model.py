@@ -12,7 +12,8 @@ them like any other group, and the chain never redraws them. The joint is then a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -132,13 +133,15 @@ class JointModel(nn.Module):
         regeneration: Regeneration | None = None,
     ):
         super().__init__()
+        conditionals = named("conditionals", conditionals)
         if not conditionals:
-            raise InputError("a joint model needs at least one conditional")
-        wrong = [name for name, c in conditionals.items() if not isinstance(c, Conditional)]
-        if wrong:
-            raise InputError(f"{wrong[0]!r} must be a Conditional(family, network), found {conditionals[wrong[0]]!r}")
+            raise InputError("conditionals must have at least one group, found none")
+        _require_kinds(conditionals, Conditional, "Conditional(family, network)")
         self.names = tuple(conditionals)
-        self.context = dict(context or {})
+        self.context = named("context", {} if context is None else context)
+        _require_kinds(self.context, Context, "Context(family, default)")
+        if regeneration is not None and not isinstance(regeneration, Regeneration):
+            raise InputError(f"regeneration must be Regeneration(rate, warmup), found {shown(regeneration)}")
         twice = [name for name in self.context if name in conditionals]
         if twice:
             raise InputError(f"{twice[0]!r} is both a context group and a group with a conditional")
@@ -194,8 +197,10 @@ class JointModel(nn.Module):
         """Return the distribution p(x_name | the rest of the state)."""
         return self.conditional(name)(self.encode(self.reads(name), state))
 
-    def encode(self, names: Iterable[str], state: Mapping[str, Tensor]) -> State:
+    def encode(self, names: Sequence[str], state: Mapping[str, Tensor]) -> State:
         """The values of these groups as networks read them."""
+        for name in [name for name in names if name not in state]:
+            raise InputError(f"the state lacks {name!r}, which is read here (it has {', '.join(map(str, state))})")
         return {k: self.variables[k].encode(state[k]).to(self.dtype) for k in names}
 
     def reads(self, name: str) -> tuple[str, ...]:
@@ -269,9 +274,15 @@ class JointModel(nn.Module):
 
     def check_names(self, names: Iterable[str]) -> None:
         """Refuse names that are no group of the model."""
+        if not isinstance(names, Iterable):
+            raise InputError(f"names must be names of groups, found {shown(names)}")
         for name in names:
+            if not isinstance(name, str):
+                raise InputError(f"the name of a group must be text, found {shown(name)}")
             if name not in self.variables:
-                raise InputError(f"unknown variable {name!r} (the model has {', '.join(self.variables)})")
+                close = difflib.get_close_matches(name, self.variables, 1)
+                hint = f"; do you mean {close[0]!r}?" if close else ""
+                raise InputError(f"unknown variable {shown(name)} (the model has {', '.join(self.variables)}{hint})")
 
     def validate(
         self, state: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None, rows: int | None = None
@@ -393,6 +404,21 @@ def _size(module: nn.Module) -> str:
     """The number of its parameters, without those of lazy modules that have not run yet."""
     count = sum(p.numel() for p in module.parameters() if not nn.parameter.is_lazy(p))
     return f"{count:,} parameters"
+
+
+def _require_kinds(groups: Mapping[str, object], kind: type, form: str) -> None:
+    for name, found in groups.items():
+        if not isinstance(found, kind):
+            what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+            raise InputError(f"{name!r} must be a {form}, found {what}")
+
+
+def require_model(model: object) -> None:
+    """Refuse what is no joint model; the first thing that functions about a model do."""
+    if not isinstance(model, JointModel):
+        found = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        hint = ": pass what its fit returned, or learner.averaged" if hasattr(model, "averaged") else ""
+        raise InputError(f"the model must be a JointModel, found {found}{hint}")
 
 
 @contextmanager
