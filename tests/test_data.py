@@ -490,6 +490,7 @@ TAKEN = {
     "long double": (lambda: np.array([0, 2], dtype=np.longdouble), "t"),
     "backwards": (lambda: np.array([2.0, 0.0])[::-1], "t"),
     "read-only": (lambda: np.broadcast_to(np.array([0.0, 2.0]), (2,)), "t"),
+    "read-only labels": (lambda: np.broadcast_to(np.array([0, 2]), (2,)), "c"),
     "with gradient": (lambda: torch.nn.Parameter(torch.tensor([0.0, 2.0])), "t"),
     "list of arrays": (lambda: [np.array(0.0), np.array(2.0)], "t"),
     "list of tensors": (lambda: [torch.tensor(0.0), torch.tensor(2.0)], "t"),
@@ -545,6 +546,13 @@ def test_a_default_of_context_is_plain():
         assert json.loads(json.dumps(group.describe()))["default"] == 0.5
         assert group.values("k", 2, torch.float32, torch.device("cpu")).tolist() == [[0.5, 0.5]] * 2
     assert pc.Context(pc.Real(2), (1, np.int64(2))).describe()["default"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "mask", [[True, False], Column([True, False]), np.broadcast_to(np.array([True, False]), (2,)), (True, False)]
+)
+def test_masks_of_many_kinds_are_taken(mask):
+    assert pc.Data({"t": [1.0, 2.0]}, {"t": mask}).mask["t"].tolist() == [True, False]
 
 
 def test_mappings_of_other_kinds_are_taken():

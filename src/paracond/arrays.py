@@ -155,7 +155,7 @@ def _from_array(what: str, array: np.ndarray, holes: bool) -> Found:
         _refuse_dates(what)
     if kind == "c":
         raise InputError(f"{what} must be real numbers, found {array.dtype}")
-    if kind in "iuf":
+    if kind in "biuf":
         plain = np.dtype(f"{kind}{min(array.itemsize, 8)}")  # no long double, no other order of bytes
         forward = all(step >= 0 for step in array.strides)
         if array.dtype.char != plain.char or not (array.dtype.isnative and array.flags.writeable and forward):

@@ -311,7 +311,7 @@ class JointModel(nn.Module):
                 raise InputError(f"{name!r} is a context group: it must be observed everywhere")
             family.check_known(name, value.flatten() if everywhere else value[masks[name]])
             values[name] = stored = family.store(value, self.dtype)
-            if stored is not value:  # a value of 64 bits may be infinite in 32
+            if stored is not value and value.dtype.itemsize > 1:  # a value of 64 bits may be infinite in 32
                 family.check_stored(name, stored if everywhere else stored[masks[name]])
         return values, masks
 
