@@ -106,9 +106,8 @@ def read_given(
     """What all words give; coordinates of one group are joined. `invert`: black is 1 in pictures."""
     found = Given()
     for word in words:
-        name, text = _split(model, word)
-        single = None if name in model.variables else COORDINATE.fullmatch(name)
-        if single is None:
+        name, key, text = _split(model, word, names)
+        if key is None:
             _refuse_coordinate(model, name, text, names)
             paths = _paths(text)
             value = pc.Observed(_value(model, name, text, paths, invert))
@@ -117,7 +116,6 @@ def read_given(
             if paths and _is_png(paths[0]):
                 found.pictures[name] = word
         else:
-            name, key = single[1], single[2]
             value = _single(model, name, key, text, names)
         former = found.values.get(name)
         found.values[name] = value if former is None else _both(name, former, value)
@@ -158,16 +156,16 @@ def context_rows(model: pc.JointModel, given: dict[str, pc.Observed], rows: int)
 def _single(model: pc.JointModel, name: str, key: str, text: str, names: dict[str, list[str]]) -> pc.Observed:
     """One coordinate of a flat group."""
     model.check_names([name])
-    shape, called = model.variables[name].event_shape, names.get(name, [])
+    shape, called, label = model.variables[name].event_shape, names.get(name, []), f"{name}[{key:.80}]"
     if len(shape) != 1:
-        raise InputError(f"{name}[{key}]: only flat groups have such coordinates; {name!r} is {model.variables[name]}")
+        raise InputError(f"{label}: only flat groups have such coordinates; {name!r} is {model.variables[name]}")
     index = called.index(key) if key in called else int(key) if PLACE.fullmatch(key) else -1
     if not 0 <= index < shape[0]:
         known = f" or one of {', '.join(called)}" if called else ""
-        close = difflib.get_close_matches(key, called, 1)
+        close = difflib.get_close_matches(key[:80], called, 1)
         hint = f" (do you mean {close[0]}?)" if close else ""
-        raise InputError(f"{name}[{key}]{hint}: a coordinate is a number from 0 to {shape[0] - 1}{known}")
-    return pc.Observed(_numbers(model, f"{name}[{key}]", text, shape), torch.arange(shape[0]) == index)
+        raise InputError(f"{label}{hint}: a coordinate is a number from 0 to {shape[0] - 1}{known}")
+    return pc.Observed(_numbers(model, label, text, shape), torch.arange(shape[0])[None] == index)
 
 
 def _both(name: str, first: pc.Observed, second: pc.Observed) -> pc.Observed:
@@ -180,13 +178,18 @@ def _both(name: str, first: pc.Observed, second: pc.Observed) -> pc.Observed:
     return pc.Observed(torch.where(second.mask, second.value, first.value), first.mask | second.mask)
 
 
-def _split(model: pc.JointModel, word: str) -> tuple[str, str]:
-    """The name and the value of a word. Names of groups may hold any sign, "=" and brackets too."""
-    known = max((name for name in model.variables if word.startswith(f"{name}=")), key=len, default="")
-    name, equals, text = (known, "=", word[len(known) + 1 :]) if known else word.partition("=")
+def _split(model: pc.JointModel, word: str, names: dict[str, list[str]]) -> tuple[str, str | None, str]:
+    """The group, perhaps its coordinate, and the value of a word. Known names may hold any sign, "=" too."""
+    known: dict[str, tuple[str, str | None]] = {f"{name}=": (name, None) for name in model.variables}
+    known |= {f"{group}[{key}]=": (group, key) for group, called in names.items() for key in called}
+    start = max((each for each in known if word.startswith(each)), key=len, default="")
+    name, equals, text = (start, "=", word[len(start) :]) if start else word.partition("=")
     if not equals or not name or not text:
-        raise InputError(f"--given and --edit take NAME=VALUE, found {word!r}")
-    return name, text
+        raise InputError(f"--given and --edit take NAME=VALUE, found {word!r:.80}")
+    if start:
+        return *known[start], text
+    single = COORDINATE.fullmatch(name)
+    return (name, None, text) if single is None else (single[1], single[2], text)
 
 
 def _refuse_coordinate(model: pc.JointModel, name: str, text: str, names: dict[str, list[str]]) -> None:

@@ -131,7 +131,7 @@ def _change(
     if len(change.value) not in (1, rows):
         raise InputError(f"--edit has {len(change.value)} values of {name!r} for {rows} rows")
     model.validate({name: change.value})
-    return name, change
+    return name, pc.Observed(change.value, None if change.mask is None else change.mask[0])
 
 
 def _rows(name: str, value: Tensor, rows: int) -> Tensor:
