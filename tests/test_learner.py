@@ -598,7 +598,7 @@ def good():
         (good, {"chain_length": "long"}, "chain_length must be a number or a function of the step, found 'long'"),
         (good, {"learning_rate": {"y": 0.1}}, "unknown variable 'y'"),
         (good, {"learning_rate": -1}, "learning_rate must be a number, 0 or more, found -1"),
-        (good, {"learning_rate": {"a": math.nan}}, "learning_rate must be a number, 0 or more, found nan"),
+        (good, {"learning_rate": {"a": math.nan}}, "learning_rate of 'a' must be a number, 0 or more, found nan"),
         (good, {"learning_rate": {"a": "fast"}}, "learning_rate of 'a' must be a number or a function of the step"),
         (lambda: pc.Data([1]), {}, "data must be a dictionary by the names of groups, found list"),
         (lambda: pc.Data({"a": "b"}), {}, "'a' must be a tensor or nested lists of numbers, found 'b'"),

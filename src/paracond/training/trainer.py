@@ -6,14 +6,13 @@ Every conditional has an optimiser of its own, and moving averages of its parame
 
 The learner chooses the objective, and the states on which its gradient is taken (`learner`, `baselines.directed`).
 Programs (see `runtime.engine`) hold on to the tensors here, so these stay where they are. A gradient that is not finite
-changes nothing (see `runtime.nonfinite`).
+changes nothing (see `runtime.nonfinite`), and a step to parameters that are not finite is taken back (see `former`).
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,11 +23,12 @@ from torch import Tensor, nn
 from paracond.data import Data, InputError, at_least, seeded
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, RoundedCopy
-from paracond.runtime.nonfinite import NonFiniteGuard
+from paracond.runtime.nonfinite import NonFiniteError, NonFiniteGuard
 from paracond.training import checkpoints
 from paracond.training.completion import Completion, Source
+from paracond.training.former import Former
 from paracond.training.parts import Resources, copy_into, weights
-from paracond.training.schedules import Schedule, as_schedule
+from paracond.training.schedules import Schedule, as_rate, set_rate
 from paracond.training.stepwise import Stepwise
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -70,6 +70,9 @@ class Trainer(Stepwise[Info, JointModel]):
             raise InputError(f"a {type(self).__name__} takes a JointModel, found {type(model).__name__}")
         if not isinstance(data, Data):
             raise InputError(f"a {type(self).__name__} takes Data(values, mask), found {type(data).__name__}")
+        for name, family in model.variables.items():
+            if name in data.state:
+                family.check_examples(name, data.state[name][data.mask[name]])
         self.model = model
         self.engine = Engine.of(model.device, engine)
         self.rates = _rates(model, learning_rate)
@@ -93,6 +96,7 @@ class Trainer(Stepwise[Info, JointModel]):
             raise InputError("no parameter of the model requires a gradient; call model.requires_grad_(True) first")
         self.learns_init = {n: _init_learns(model, n) for n in model.names}  # one that was fitted does not
         self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
+        self.former = {name: Former(self.parameters[name], made) for name, made in self.optimisers.items()}
         for name, made in self.optimisers.items():
             engine.capturable(name, made)
         self.rounded = engine.rounded_copy(model)
@@ -201,17 +205,21 @@ class Trainer(Stepwise[Info, JointModel]):
 
     # --- one gradient step --------------------------------------------------------------------------------------
 
-    def _set_rates(self, name: str) -> None:
+    def _rates_now(self) -> dict[str, float]:
+        """The learning rates of this step. Ask before anything is changed: a schedule may be refused."""
+        now = {schedule: schedule(self.step_count) for schedule in dict.fromkeys(self.rates.values())}
+        rates = {name: now[schedule] for name, schedule in self.rates.items()}
+        if self.engine.captures:
+            for name in rates.keys() & self.former.keys():
+                self.former[name].require_safe(f"learning_rate of {name!r}", rates[name])
+        return rates
+
+    def _set_rates(self, name: str, rates: Mapping[str, float]) -> None:
         """The learning rate, and the weight in the moving average: larger at first, to forget the initial weights."""
         self.weight.fill_(max(1 - self.decay, 10 / (self.updates[name] + 11)))
-        if name not in self.rates or name not in self.optimisers:
+        if name not in rates or name not in self.optimisers:
             return
-        rate = self.rates[name](self.step_count)
-        for group in self.optimisers[name].param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        set_rate(self.optimisers[name], rates[name])
 
     def _gradients(self, objective: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Backpropagate to the conditionals of `names`; returns the norms of their gradients."""
@@ -226,19 +234,57 @@ class Trainer(Stepwise[Info, JointModel]):
         self.rounded.return_gradients(self.model.conditional(name))
         return nn.utils.get_total_norm([p.grad for p in self.parameters[name] if p.grad is not None])
 
-    def _descend(self, name: str, good: Tensor) -> None:
-        optimiser = self.optimisers.get(name)
-        if optimiser is None:
-            return
+    def _descend(self, names: Sequence[str], good: Tensor, keep: bool = False) -> Tensor:
+        """One step of the conditionals of `names`, all or none: true if it was `good` before and is finite after.
+
+        keep: keep what was before in any case, for `_taken_back_unless_finite`.
+        """
+        learned = [name for name in names if name in self.optimisers]
+        risky = any(self._is_risky(name) for name in learned)
+        for name in learned:
+            if risky or keep:
+                self.former[name].keep()
+            self._step(name, good)
+        if risky:
+            good = self._taken_back_unless_finite({n: {"a parameter": self.former[n].size()} for n in learned})
+        for name in learned:
+            self._average(name, good)
+        return good
+
+    def _is_risky(self, name: str) -> bool:
+        former = self.former[name]
+        return former.recorded if self.engine.captures else former.is_risky()
+
+    def _step(self, name: str, good: Tensor) -> None:
+        optimiser = self.optimisers[name]
         if self.engine.captures:  # a fused optimiser changes nothing where this is not zero
             optimiser.found_inf = (~good).float()  # type: ignore[attr-defined]
         optimiser.step()
-        with torch.no_grad():
-            now = [p.detach() for p in self.parameters[name]]
-            weight = self.weight * good if self.engine.captures else float(self.weight)
-            self.engine.move_towards(self.averages[name], now, weight)
-            for average, value in self.buffers[name]:
-                average.copy_(value)
+
+    def _taken_back_unless_finite(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+        """Take the last step of some conditionals back unless their `numbers` are finite; returns whether all is good.
+
+        numbers: by conditional, and by what they are (see `NonFiniteGuard.check`).
+        """
+        stepped = [self.former[name] for name in numbers if name in self.former]
+        try:
+            good = [self.guard.check(name, of) for name, of in numbers.items()][-1]
+        except NonFiniteError:
+            for former in stepped:
+                former.put_back()
+            raise
+        if self.engine.captures:  # the host does not know
+            for former in stepped:
+                former.put_back_unless(good)
+        return good
+
+    @torch.no_grad()
+    def _average(self, name: str, good: Tensor) -> None:
+        now = [p.detach() for p in self.parameters[name]]
+        weight = self.weight * good if self.engine.captures else float(self.weight)
+        self.engine.move_towards(self.averages[name], now, weight)
+        for average, value in self.buffers[name]:
+            average.copy_(value)
 
 
 def _init_learns(model: JointModel, name: str) -> bool:
@@ -250,14 +296,11 @@ def _rates(model: JointModel, learning_rate: Rate | Mapping[str, Rate] | None) -
     """The learning rates that override those of optimisers, by name."""
     if learning_rate is None:
         return {}
-    found = learning_rate.values() if isinstance(learning_rate, Mapping) else [learning_rate]
-    for rate in [rate for rate in found if isinstance(rate, (int, float)) and not 0 <= rate < math.inf]:
-        raise InputError(f"learning_rate must be a number, 0 or more, found {rate}")
     if not isinstance(learning_rate, Mapping):
-        return dict.fromkeys(model.names, as_schedule("learning_rate", learning_rate))
+        return dict.fromkeys(model.names, as_rate("learning_rate", learning_rate))
     for name in learning_rate:
         model.conditional(name)  # refuses unknown names, and context
-    return {name: as_schedule(f"learning_rate of {name!r}", rate) for name, rate in learning_rate.items()}
+    return {name: as_rate(f"learning_rate of {name!r}", rate) for name, rate in learning_rate.items()}
 
 
 def fingerprint(examples: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> str:
