@@ -177,10 +177,11 @@ class Directed(Trainer[Info]):
 
     def step(self) -> Info:
         """One update of both conditionals."""
+        rates = self._rates_now()
         self.guard.raise_if_seen(self.step_count)
         self.completion.fill()
         for name in self.model.names:
-            self._set_rates(name)
+            self._set_rates(name, rates)
         self.update()
         for name in self.model.names:
             self.updates[name] += 1
@@ -193,8 +194,7 @@ class Directed(Trainer[Info]):
         names = self.model.names
         norms = self._gradients(terms[self.x] + terms[self.z], names)
         checks = [self.guard.check(n, {"the loss": terms[n].detach(), "the gradient": norms[n]}) for n in names]
-        for name in names:  # all or none
-            self._descend(name, checks[-1])
+        self._descend(names, checks[-1])
         with torch.no_grad():
             for name, term in terms.items():
                 self.losses[name].copy_(term)
