@@ -12,6 +12,7 @@ them like any other group, and the chain never redraws them. The joint is then a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -26,13 +27,16 @@ from paracond.conditional import Conditional
 from paracond.data import InputError, Mask, State, as_numbers, at_least, expand_mask, named, row_count, seeded
 from paracond.distributions import Distribution
 from paracond.families import Family, family_from
-from paracond.networks.base import describe, rebuild
+from paracond.networks.base import Network, describe, rebuild, require_sizes
 from paracond.networks.outline import Outline, beyond_state
 from paracond.serialization import Entry
 
 FORMAT = "paracond model 2"
 FORMATS = (FORMAT, "paracond model 1")  # the first had no digest of the description, and names of classes alone
 SPARE = 2**23  # bytes of tensors that a network may compute from its arguments, besides twice those of its file
+MOST_GROUPS, MOST_TENSORS, MOST_NUMBERS = 2**13, 2**15, 2**27  # of a saved model; the last in one value of a group
+MOST_SWEEPS = 10**6  # of a tour; a question would not end
+SMALLEST_SHARE = 1e-9  # of a group in the scan
 Item = TypeVar("Item")
 HALF = (torch.bfloat16, torch.float16)
 
@@ -50,7 +54,11 @@ class Context:
 
     def __post_init__(self) -> None:
         if self.default is not None:
-            self.family.check_known("the default of a context group", torch.as_tensor(self.default).flatten())
+            default, what = torch.as_tensor(self.default), "the default of a context group"
+            if default.ndim and tuple(default.shape) != self.family.event_shape:
+                expected = f"shape {list(self.family.event_shape)}, or be one number"
+                raise InputError(f"{what} must have {expected}, found shape {list(default.shape)}")
+            self.family.check_known(what, default.flatten())
 
     def values(self, name: str, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """The default in every row."""
@@ -68,8 +76,8 @@ class Regeneration:
     """Says how the chain begins anew: with probability `rate` after every sweep, and then with `warmup` sweeps that do
     not count (see `tours`).
 
-    rate: eps, more than 0 and at most 1.
-    warmup: w.
+    rate: eps, more than 0 (at least 1e-6) and at most 1.
+    warmup: w, at most 10^6.
     """
 
     rate: float = 0.02
@@ -80,6 +88,8 @@ class Regeneration:
         if not (number and 0 < self.rate <= 1):
             raise InputError(f"rate of Regeneration must be a number over 0 and at most 1, found {self.rate!r}")
         at_least({"warmup of Regeneration": (self.warmup, 0)})
+        if 1 / self.rate > MOST_SWEEPS or self.warmup > MOST_SWEEPS:
+            raise InputError(f"a tour of Regeneration must have at most {MOST_SWEEPS:,} sweeps, found {self!r:.120}")
 
 
 class JointModel(nn.Module):
@@ -242,6 +252,7 @@ class JointModel(nn.Module):
         at_least({"max_bytes": (1 if max_bytes is None else max_bytes, 1)})
         serialization.require_place(folder, FORMAT)  # a checkpoint that was saved here must not be lost
         description = self._description()
+        _require_bounds(self)
         once = {k: v for k, v in self.state_dict().items() if k not in description["tied"]}
         tensors = {k: v.to(dtype) if dtype and v.is_floating_point() else v for k, v in once.items()}
         serialization.write(folder, description, tensors, max_bytes)
@@ -269,7 +280,8 @@ class JointModel(nn.Module):
         def check(found: dict, entries: dict[str, Entry]) -> None:
             with _refusing(folder):
                 description, entries = _upgraded(found, entries)
-                _require_fit(cls._rebuilt(description, given, Outline(16 * len(entries) + 256)), description, entries)
+                outline = cls._rebuilt(description, given, Outline(len(entries) + len(description["tied"])))
+                _require_fit(outline, description, entries)
 
         description, tensors = _upgraded(*serialization.read(folder, FORMATS, check))
         serialization.require_finite(tensors, str(folder))
@@ -278,7 +290,6 @@ class JointModel(nn.Module):
             tensors = {k: t.float() if t.dtype in HALF else t for k, t in tensors.items()}
             dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
             model.to(dtypes.pop() if len(dtypes) == 1 else None)
-            _tie(model, description["tied"])
             model.load_state_dict(tensors | {key: tensors[source] for key, source in description["tied"].items()})
         return model.eval()
 
@@ -286,8 +297,12 @@ class JointModel(nn.Module):
     def _rebuilt(
         cls, description: dict, modules: Mapping[str, nn.Module], outline: Outline | None = None
     ) -> JointModel:
-        """A model with new weights; with `outline`, its networks have shapes only."""
-        conditionals = {}
+        """A model with new weights, shared where the file says so; with `outline`, its networks have shapes only."""
+        made = nn.ModuleList()
+        groups = len(description["variables"]) + len(description["context"])
+        if groups > MOST_GROUPS:
+            raise InputError(f"it has {groups:,} groups, at most {MOST_GROUPS:,} can be read")
+        ties = _ties(description["tied"])
         possible = {*description["variables"], *(f"init of {name}" for name in description["variables"])}
         for name in [name for name in modules if name not in possible]:
             raise InputError(f"modules: {name!r} is none of {', '.join(sorted(possible))}")
@@ -299,7 +314,10 @@ class JointModel(nn.Module):
                 key = f"init of {name}"
                 init = modules.get(key) or rebuild(key, description["init"][name], outline)
             with nullcontext() if outline is None else outline:
-                conditionals[name] = Conditional(family, network, init)
+                made.append(Conditional(family, network, init))
+            if outline is None:  # now: before the next network takes memory
+                _tie(made, ties.get(str(len(made) - 1), {}))
+        conditionals = dict(zip(description["variables"], made, strict=True))
         context = {n: Context(family_from(c["family"]), c["default"]) for n, c in description["context"].items()}
         return cls(conditionals, description["alpha"], context, Regeneration(**description.get("regeneration", {})))
 
@@ -310,14 +328,16 @@ def _refusing(folder: str | Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{folder}: {error}") from None
+        raise InputError(f"{folder}: {error!s:.600}") from None
     except Exception as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(f"{Path(folder) / serialization.DESCRIPTION} does not describe a model: {why:.200}") from None
 
 
 def _require_fit(model: JointModel, description: Mapping, entries: Mapping[str, Entry]) -> None:
-    """Refuse weights whose names, shapes or kinds are not those of the networks."""
+    """Refuse weights whose names, shapes or kinds are not those of the networks, and networks that read or return other
+    sizes than the groups have."""
+    _require_bounds(model)
     own, tied = model.state_dict(), description["tied"]
     wanted = {key: tensor for key, tensor in own.items() if key not in tied}
     if not tied.keys() <= own.keys() or not set(tied.values()) <= wanted.keys():
@@ -330,8 +350,28 @@ def _require_fit(model: JointModel, description: Mapping, entries: Mapping[str, 
         if tuple(tensor.shape) != entry.shape or not alike:
             found = f"{entry.dtype} {list(entry.shape)} in the file and {tensor.dtype} {list(tensor.shape)} there"
             raise InputError(f"the weights do not fit the networks: {key!r:.120} is {found}".replace("torch.", ""))
-    if beyond_state(model) > SPARE + 2 * sum(entry.nbytes for entry in entries.values()):
+    held = sum(entry.nbytes for entry in entries.values())
+    if beyond_state(model) > SPARE + 2 * held:
         raise InputError("its networks compute tensors that are much larger than the weights files")
+    for part in model.conditionals:  # built one after the other, with parameters that are not shared yet
+        if sum(tensor.nbytes for tensor in part.parameters()) > SPARE + 4 * held:
+            raise InputError("one of its networks is much larger than the weights files, of which it shares parts")
+
+
+def _require_bounds(model: JointModel) -> None:
+    """Refuse a model that could not be read from a file."""
+    tensors = sum(1 for _ in model.parameters())
+    for what, found, most in (("groups", len(model.variables), MOST_GROUPS), ("tensors", tensors, MOST_TENSORS)):
+        if found > most:
+            raise InputError(f"it has {found:,} {what}, at most {most:,} can be read")
+    for name, family in model.variables.items():
+        for shape in (family.encoding_shape, family.output_shape):
+            if len(shape) > 64 or math.prod(shape) > MOST_NUMBERS:
+                raise InputError(f"a value of {name!r:.80} has over {MOST_NUMBERS:,} numbers, or over 64 axes")
+    for name, part in zip(model.names, model.conditionals, strict=True):
+        for module in (part.network, part.init):
+            if isinstance(module, Network):
+                require_sizes(module, name, model.variables)
 
 
 def _upgraded(description: dict, tensors: dict[str, Item]) -> tuple[dict, dict[str, Item]]:
@@ -363,6 +403,15 @@ def _tied(module: nn.Module) -> dict[str, str]:
     return {name: first[id(parameter)] for name, parameter in named if first[id(parameter)] != name}
 
 
+def _ties(tied: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """What each conditional, by its number, shares with former ones: names within the list of conditionals."""
+    found: dict[str, dict[str, str]] = {}
+    for name, first in tied.items():
+        _, number, _ = name.split(".", 2)
+        found.setdefault(number, {})[name.partition(".")[2]] = first.partition(".")[2]
+    return found
+
+
 def _tie(module: nn.Module, tied: Mapping[str, str]) -> None:
     """The inverse of `_tied`: make each name the parameter that its first name is."""
     for name, first in tied.items():
@@ -378,4 +427,7 @@ def _normalised(names: tuple[str, ...], alpha: Mapping[str, float] | None) -> di
     if any(not isinstance(weight, (int, float)) or not weight > 0 for weight in alpha.values()):
         raise InputError(f"every alpha must be positive, found {dict(alpha)}")
     total = sum(alpha.values())
-    return {name: alpha[name] / total for name in names}
+    shares = {name: alpha[name] / total for name in names}
+    if not min(shares.values()) > SMALLEST_SHARE:
+        raise InputError(f"alpha: one group would never be redrawn beside the others, found {dict(alpha)!s:.200}")
+    return shares
