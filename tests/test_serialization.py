@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import nn
 
 import paracond as pc
+from paracond import model as joint
 from paracond import serialization as storage
 from paracond.networks import outline
 from paracond.training import checkpoints
@@ -460,6 +461,14 @@ def test_layers_are_counted_one_by_one():
     assert len(made) <= (10 + outline.SPARE) // 2 + 1
 
 
+def test_models_of_too_many_tensors_are_neither_written_nor_read(tmp_path, monkeypatch):
+    make().save(tmp_path)
+    monkeypatch.setattr(joint, "MOST_TENSORS", 7)
+    for work in (make().save, pc.JointModel.load):
+        with pytest.raises(pc.InputError, match="it has 8 tensors, at most 7 can be read"):
+            work(tmp_path)
+
+
 def test_a_file_cannot_ask_for_much_by_sharing_little(tmp_path):
     """Every further layer is one that the file has, but each would be built first."""
     variables = {"a": pc.Binary(300), "b": pc.Binary(300)}
@@ -568,6 +577,10 @@ def small_moments(description, tensors):
     next(pair for pair in moments if pair[0] == "exp_avg")[1] = {"tensor": "/random/small"}
 
 
+def without_a_moment(description, tensors):
+    place(description, "optimisers", "a", "state")[1]["pairs"][0][1]["pairs"].pop()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -586,6 +599,8 @@ def small_moments(description, tensors):
         filling("/guard/first", 9),
         filling("/random/host", 255),
         small_moments,
+        without_a_moment,
+        setting("optimisers", "a", "state", value={"pairs": [[0, {"pairs": [["step", 1.0]]}]]}),
     ],
 )
 def test_a_crafted_checkpoint_changes_nothing(tmp_path, change):

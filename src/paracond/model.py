@@ -280,6 +280,7 @@ class JointModel(nn.Module):
         def check(found: dict, entries: dict[str, Entry]) -> None:
             with _refusing(folder):
                 description, entries = _upgraded(found, entries)
+                _require_few("tensors", len(entries), MOST_TENSORS)
                 outline = cls._rebuilt(description, given, Outline(len(entries) + len(description["tied"])))
                 _require_fit(outline, description, entries)
 
@@ -299,9 +300,7 @@ class JointModel(nn.Module):
     ) -> JointModel:
         """A model with new weights, shared where the file says so; with `outline`, its networks have shapes only."""
         made = nn.ModuleList()
-        groups = len(description["variables"]) + len(description["context"])
-        if groups > MOST_GROUPS:
-            raise InputError(f"it has {groups:,} groups, at most {MOST_GROUPS:,} can be read")
+        _require_few("groups", len(description["variables"]) + len(description["context"]), MOST_GROUPS)
         ties = _ties(description["tied"])
         possible = {*description["variables"], *(f"init of {name}" for name in description["variables"])}
         for name in [name for name in modules if name not in possible]:
@@ -358,12 +357,15 @@ def _require_fit(model: JointModel, description: Mapping, entries: Mapping[str, 
             raise InputError("one of its networks is much larger than the weights files, of which it shares parts")
 
 
+def _require_few(what: str, found: int, most: int) -> None:
+    if found > most:
+        raise InputError(f"it has {found:,} {what}, at most {most:,} can be read")
+
+
 def _require_bounds(model: JointModel) -> None:
     """Refuse a model that could not be read from a file."""
-    tensors = sum(1 for _ in model.parameters())
-    for what, found, most in (("groups", len(model.variables), MOST_GROUPS), ("tensors", tensors, MOST_TENSORS)):
-        if found > most:
-            raise InputError(f"it has {found:,} {what}, at most {most:,} can be read")
+    _require_few("groups", len(model.variables), MOST_GROUPS)
+    _require_few("tensors", len(model.state_dict()), MOST_TENSORS)
     for name, family in model.variables.items():
         for shape in (family.encoding_shape, family.output_shape):
             if len(shape) > 64 or math.prod(shape) > MOST_NUMBERS:

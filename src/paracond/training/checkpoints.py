@@ -15,6 +15,7 @@ the same, its former state comes back.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -132,9 +133,23 @@ def _replace_state(learner: Trainer, state: Mapping[str, Any]) -> None:
     former = _copied(learner.state_dict())
     try:
         learner.load_state_dict(state)
+        for optimiser in learner.optimisers.values():
+            _require_steps(optimiser)
     except BaseException:
         learner.load_state_dict(former)
         raise
+
+
+def _require_steps(optimiser: torch.optim.Optimizer) -> None:
+    """Refuse settings and moments with which an update would fail: a copy does one, without a gradient."""
+    try:
+        twin = copy.deepcopy(optimiser)
+    except Exception:  # it holds what cannot be copied
+        return
+    for group in twin.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    twin.step()
 
 
 def _copied(value: Any) -> Any:
