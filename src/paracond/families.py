@@ -370,8 +370,8 @@ class Real(Family):
         # By Chebyshev's inequality this cannot be, if the standard deviation is half a ceiling.
         if share > (CEILING * REACH) ** -2:
             raise InputError(
-                f"{share:.0%} of the values of {name!r} are beyond {self.bounds[1]:g}, which the default bounds of Real do "
-                "not reach: scale them to mean 0 and standard deviation 1, or give ceiling= and bounds= in their units"
+                f"{share:.0%} of the values of {name!r} are beyond {self.bounds[1]:g}, the default bounds of Real: "
+                "scale them to mean 0 and standard deviation 1, or give ceiling= and bounds= in their units"
             )
 
 
