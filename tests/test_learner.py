@@ -598,12 +598,16 @@ def good():
         (good, {"chain_length": "long"}, "chain_length must be a number or a function of the step, found 'long'"),
         (good, {"learning_rate": {"y": 0.1}}, "unknown variable 'y'"),
         (good, {"learning_rate": -1}, "learning_rate must be a number, 0 or more, found -1"),
-        (good, {"learning_rate": {"a": math.nan}}, "learning_rate must be a number, 0 or more, found nan"),
+        (
+            good,
+            {"learning_rate": {"a": math.nan}},
+            "learning_rate of .a. must be a number, not NaN nor infinite, found nan",
+        ),
         (good, {"learning_rate": {"a": "fast"}}, "learning_rate of 'a' must be a number or a function of the step"),
         (lambda: pc.Data([1]), {}, "data must be a dictionary by the names of groups, found list"),
         (lambda: pc.Data({"a": "b"}), {}, "'a' must be a tensor or nested lists of numbers, found 'b'"),
         (lambda: {"a": torch.tensor([0])}, {}, "a Learner takes Data"),
-        (good, {"average": "x"}, "average must be a number in"),
+        (good, {"average": "x"}, "average must be a number, found"),
         (good, {"chain_length": True}, "chain_length must be a number"),
         (lambda: pc.Data({"a": torch.tensor([0])}, torch.tensor([True])), {}, "the mask of data must be a dictionary"),
     ],
@@ -618,7 +622,7 @@ def test_bad_input_is_refused_and_nothing_is_changed(data, options, message):
 
 def test_a_bad_chain_length_is_refused():
     model = table_model(random_tables(SHAPE, 0))
-    with pytest.raises(pc.InputError, match="chain_length must be at least 1, found 0"):
+    with pytest.raises(pc.InputError, match=r"chain_length must be a number, 1 or more, found 0\.5"):
         learner_of(model, good(), chain_length=0.5).step()
 
 

@@ -750,7 +750,7 @@ def test_a_mask_for_rows_or_coordinates_is_spread():
         (lambda: pc.networks.mlp(VARIABLES, "q"), "unknown variable 'q'"),
         (lambda: pc.networks.mlp(VARIABLES, "x", activation="gelu"), "activation must be one of"),
         (lambda: make(alpha={"x": 1.0}), "alpha must weigh exactly"),
-        (lambda: make(alpha=dict.fromkeys(VARIABLES, 0.0)), "every alpha must be positive"),
+        (lambda: make(alpha=dict.fromkeys(VARIABLES, 0.0)), "alpha of .x. must be over 0"),
         (lambda: make()("y", {}), "unknown variable 'y'"),
         (lambda: pc.networks.mlp({"x": pc.Binary(2)}, "x"), "the only group"),
         (lambda: pc.networks.mlp(VARIABLES, "x", reads=["x"]), "reads: 'x' can read c, z, r; found x"),

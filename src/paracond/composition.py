@@ -38,12 +38,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from paracond.conditional import Conditional
-from paracond.data import InputError, State
+from paracond.data import InputError, State, at_least, named, shown
 from paracond.distributions import Distribution, Gaussian
 from paracond.families import Family
 from paracond.model import Context, JointModel, Regeneration
@@ -73,7 +74,16 @@ def compose(
     regeneration: how the joint chain begins anew (default: the smallest rate and the longest warm-up of the models,
         because it mixes no faster than any of them).
     """
-    groups, given, rules = groups or {}, given or {}, rules or {}
+    models = each_a("models", models, JointModel)
+    groups, given = each_a("groups", groups, Family), each_a("given", given, Family)
+    rules = named("rules", {} if rules is None else rules)
+    for name, rule in rules.items():
+        if not callable(rule):
+            raise InputError(f"{name!r} of rules must be a function rule(law, others), found {shown(rule)}")
+    if regeneration is not None and not isinstance(regeneration, Regeneration):
+        raise InputError(f"regeneration must be Regeneration(rate, warmup), found {shown(regeneration)}")
+    if not models and not groups:
+        raise InputError("compose needs at least one model or group, found none")
     learned, context = _renamed(models), {name: Context(family, None) for name, family in given.items()}
     for prefix, model in models.items():
         context |= {f"{prefix}.{name}": group for name, group in model.context.items()}
@@ -83,6 +93,16 @@ def compose(
     conditionals |= {name: Ruled(name, families[name], rules[name], learned) for name in rules}
     regeneration = _longest(models.values()) if regeneration is None else regeneration
     return JointModel({name: conditionals[name] for name in families}, context=context, regeneration=regeneration)
+
+
+def each_a(what: str, found: Mapping | None, kind: Any) -> dict[str, Any]:
+    """A dictionary of which every value is of a kind; `what` is the name of the argument."""
+    values = named(what, {} if found is None else found)
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            article = "an" if kind.__name__[0] in "AEIO" else "a"
+            raise InputError(f"{name!r} of {what} must be {article} {kind.__name__}, found {shown(value)}")
+    return values
 
 
 def _longest(models: Iterable[JointModel]) -> Regeneration | None:
@@ -191,6 +211,12 @@ class Pinned(Distribution):
     value: Tensor
     where: Tensor
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.law, Distribution):
+            raise InputError(f"law of Pinned must be a Distribution, found {shown(self.law)}")
+        if not (isinstance(self.where, Tensor) and self.where.dtype == torch.bool):
+            raise InputError(f"where of Pinned must be a boolean tensor, found {shown(self.where)}")
+
     def scores(self, value: Tensor) -> Tensor:
         certain = torch.where(value == self.value, 0.0, -torch.inf).to(value.dtype)
         return torch.where(self.where, certain, self.law.scores(value))
@@ -232,6 +258,9 @@ class Summing(Distribution):
     def __post_init__(self) -> None:
         if not isinstance(self.law, Gaussian):
             raise InputError(f"law: Summing is for a Gaussian law, found {type(self.law).__name__}")
+        if self.law.mean.ndim != 4:
+            raise InputError(f"law: Summing is for images, found a mean of shape {list(self.law.mean.shape)}")
+        at_least({"size of Summing": (self.size, 1)})
         *_, channels, height, width = self.law.mean.shape
         if height % self.size or width % self.size:
             raise InputError(f"blocks of {self.size} x {self.size} pixels do not fill images of {height} x {width}")

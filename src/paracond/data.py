@@ -3,26 +3,30 @@
 A `State` maps the name of each group of variables to a tensor `[batch, *event]`. A `Mask` maps it to a boolean tensor
 of the same shape, true where the value is observed (clamped). A shorter form of a mask has one boolean per row, for
 whole groups. A group that is absent from a mask is not observed at all.
+
+Values may carry a mask of their own (see `arrays`). Where there are two masks, a value is observed where both are true.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from paracond.arrays import columns, is_table, numbers
+from paracond.errors import InputError, shown
+
 State = dict[str, Tensor]
 Mask = dict[str, Tensor]
-
-
-class InputError(ValueError):
-    """Bad input is refused with this error, before anything is changed. The message names the argument."""
+MOST = 2**31 - 1  # counts are no larger: no memory holds as many rows
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Observed:
 
     value: the values, `[batch, *event]`. Values at unknown coordinates are ignored.
     mask: Bool, true where the value is known: `[batch]` (whole rows), `[*event]` (the same coordinates in every row) or
-        `[batch, *event]`. None means that all of it is known.
+        `[batch, *event]`. None means that all of it is known that the values' own mask does not hide.
     """
 
     value: Tensor
@@ -43,10 +47,11 @@ class Data:
     """Holds the values of named groups, and which of them are observed.
 
     `len(data)` is the number of rows, `data[rows]` selects some of them. A group of the model that the data lack is
-    observed nowhere.
+    observed nowhere. `Data.from_nan(values)` takes NaN as missing.
 
-    state: the values `[rows, *event]` by group, as tensors, arrays or nested lists. Values that are not observed are
-        never read and may be anything, NaN included.
+    state: the values `[rows, *event]` by group, as tensors, arrays, nested lists or columns of a data frame; or a data
+        frame, whose columns are then the groups. Masked arrays and columns with missing entries are observed where they
+        have a value. Values that are not observed are never read and may be anything, NaN included.
     mask: Bool by group, true where a value is observed: `[rows]` (whole rows), `[*event]` (the same coordinates in
         every row) or `[rows, *event]`. A group without a mask is observed everywhere.
     """
@@ -54,12 +59,27 @@ class Data:
     state: State
     mask: Mask
 
-    def __init__(self, state: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None):
-        state = {name: as_numbers(name, value) for name, value in named("data", state).items()}
+    def __init__(self, state: Mapping[str, Any], mask: Mapping[str, Any] | None = None):
+        masks = named("the mask of data", {} if mask is None else mask)
+        values, masks = separated(named("data", state), masks)
+        self._set(values, masks)
+
+    @classmethod
+    def from_nan(cls, values: Mapping[str, Any], mask: Mapping[str, Any] | None = None) -> Data:
+        """Hold values in which NaN, None, pandas.NA and NaT mean that a coordinate is missing.
+
+        values: as in `Data`; lists and arrays of objects may have None.
+        mask: as in `Data`. A value is observed where it is there and its mask, if it has one, is true.
+        """
+        masks = named("the mask of data", {} if mask is None else mask)
+        found = cls.__new__(cls)
+        found._set(*separated(named("data", values), masks, holes=True))
+        return found
+
+    def _set(self, state: State, mask: Mapping[str, Tensor]) -> None:
         for name, value in state.items():
             if value.ndim == 0:
                 raise InputError(f"{name!r} of the data must have rows, found the single number {value.item()}")
-        mask = named("the mask of data", {} if mask is None else mask)
         unknown = sorted(set(mask) - set(state))
         if unknown:
             raise InputError(f"mask for {unknown[0]!r}, but the data has no such group (it has {', '.join(state)})")
@@ -80,13 +100,18 @@ class Data:
 
     def __getitem__(self, rows) -> Data:
         """Select rows by a slice, a mask or indices. A single number keeps its batch axis."""
-        single = isinstance(rows, Integral) and not isinstance(rows, bool)
-        if single or (isinstance(rows, Tensor) and rows.ndim == 0 and rows.dtype != torch.bool):
-            rows = slice(int(rows), int(rows) + 1 or None)
-        return Data(take(self.state, rows), take(self.mask, rows))
+        chosen = _rows(rows, len(self))
+        return Data(take(self.state, chosen), take(self.mask, chosen))
+
+    def __iter__(self) -> Iterator[Data]:
+        return (self[row] for row in range(len(self)))
 
     def to(self, device: torch.device | str) -> Data:
         """Copy the data to a device."""
+        try:
+            device = torch.device(device)
+        except (TypeError, RuntimeError):
+            raise InputError(f'device must be one of torch, such as "cpu" or "cuda", found {shown(device)}') from None
         return Data({k: v.to(device) for k, v in self.state.items()}, {k: v.to(device) for k, v in self.mask.items()})
 
 
@@ -98,45 +123,134 @@ def warn_caller(warning: Warning) -> None:
     warnings.warn(warning, stacklevel=level)
 
 
-def as_numbers(name: str, value) -> Tensor:
-    """Convert an array or nested lists to a tensor, or refuse them."""
+def as_numbers(name: str, value: Any) -> Tensor:
+    """Convert an array or nested lists to a tensor, or refuse them. None of the values may be missing."""
+    values, seen = numbers(repr(name), value)
+    if seen is not None:
+        raise InputError(f"{name!r} has missing values, where all must be known")
+    return values
+
+
+def as_mask(name: str, mask: Any) -> Tensor:
+    """Convert the mask of a group to a boolean tensor, or refuse it."""
     try:
-        read_only = isinstance(value, np.ndarray) and not value.flags.writeable  # pandas gives such, and torch warns
-        tensor = torch.as_tensor(value.copy() if read_only else value)
-    except (TypeError, ValueError, RuntimeError) as error:
+        found, seen = numbers(f"the mask of {name!r}", mask, holes=True)
+    except InputError:
         raise InputError(
-            f"{name!r} must be a tensor or nested lists of numbers, found {value!r:.60}: {error}"
+            f"mask of {name!r} must be boolean, true where a value is observed, found {shown(mask)}"
         ) from None
-    if tensor.is_complex():
-        raise InputError(f"{name!r} must be real numbers, found {tensor.dtype}")
-    return tensor
+    if seen is not None:
+        raise InputError(f"mask of {name!r} has missing entries: it must be true or false everywhere")
+    if found.dtype != torch.bool:
+        raise InputError(f"mask of {name!r} must be boolean, found {found.dtype}: give mask.bool()")
+    return found
 
 
-def named(what: str, groups) -> dict:
-    """Check that `groups` is a dictionary by names of groups; `what` is the name of the argument."""
+def separated(
+    values: Mapping[str, Any], masks: Mapping[str, Any] | None = None, holes: bool = False
+) -> tuple[State, Mask]:
+    """Values as tensors, and their masks: those that are given, and those that the values carry. A group has none where
+    neither is there.
+
+    values, masks: what a user gave, by group.
+    holes: whether NaN and None are missing values.
+    """
+    found = {name: numbers(repr(name), value, holes) for name, value in values.items()}
+    joint = {name: as_mask(name, mask) for name, mask in (masks or {}).items() if mask is not None}
+    for name, (value, seen) in found.items():
+        if seen is not None and value.ndim > 0:
+            joint[name] = _joint(name, joint.get(name), value, seen.to(value.device))
+    return {name: value for name, (value, _) in found.items()}, joint
+
+
+def _joint(name: str, mask: Tensor | None, value: Tensor, seen: Tensor) -> Tensor:
+    """A full mask, true where the value is there and the mask is true. One row of values goes with many of a mask."""
+    if mask is None:
+        return seen
+    rows = len(mask) if len(value) == 1 and mask.ndim == value.ndim else len(value)
+    return expand_mask(name, mask, (rows, *value.shape[1:]), value.device) & seen
+
+
+def named(what: str, groups: Any) -> dict:
+    """Check that `groups` is a dictionary by names of groups, or a table; `what` is the name of the argument."""
+    if is_table(groups):
+        groups = columns(what, groups)
     if not isinstance(groups, Mapping):
         raise InputError(f"{what} must be a dictionary by the names of groups, found {type(groups).__name__}")
+    for name in groups:
+        if not isinstance(name, str):
+            raise InputError(f"{what} must be a dictionary by names of groups, which are text, found {shown(name)}")
     return dict(groups)
 
 
 def seeded(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
     """A source of randomness, or refuse the seed."""
     if not isinstance(seed, Integral) or isinstance(seed, bool) or not -(2**63) <= seed < 2**64:
-        raise InputError(f"seed must be a whole number of at most 64 bits, found {seed!r}")
+        raise InputError(f"seed must be a whole number of at most 64 bits, found {shown(seed)}")
     return torch.Generator(device).manual_seed(int(seed))
 
 
-def at_least(numbers: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse arguments that are not whole numbers, or too small: `{argument: (found, least)}`."""
+def at_least(numbers: Mapping[str, tuple[int, int]], most: int = MOST) -> None:
+    """Refuse arguments that are not whole numbers, too small or too large: `{argument: (found, least)}`."""
     for what, (found, least) in numbers.items():
         if not isinstance(found, Integral) or isinstance(found, bool) or found < least:
-            raise InputError(f"{what} must be a whole number, at least {least}, found {found!r}")
+            raise InputError(f"{what} must be a whole number, at least {least}, found {shown(found)}")
+        if found > most:
+            raise InputError(f"{what} must be at most {most:,}, found {shown(found)}")
+
+
+def as_float(what: str, found: Any, kind: str = "a number") -> float:
+    """A finite number, or refuse it; `what` is the name of the argument, `kind` what it must be."""
+    if isinstance(found, (Tensor, np.ndarray)) and found.ndim == 0:
+        found = found.item()
+    if not isinstance(found, Real) or isinstance(found, bool):
+        raise InputError(f"{what} must be {kind}, found {shown(found)}")
+    try:
+        number = float(found)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InputError(f"{what} must be a number, not NaN nor infinite, found {shown(found)}")
+    return number
+
+
+def true_or_false(what: str, found: object) -> None:
+    """Refuse what is not True or False; `what` is the name of the argument."""
+    if not isinstance(found, (bool, np.bool_)):
+        raise InputError(f"{what} must be True or False, found {shown(found)}")
 
 
 def one_of(what: str, found: str, allowed: Sequence[str]) -> None:
     """Refuse a word that is not allowed; `what` is the name of the argument."""
-    if found not in allowed:
-        raise InputError(f"{what} must be one of {', '.join(allowed)}, found {found!r}")
+    if not isinstance(found, str) or found not in allowed:
+        raise InputError(f"{what} must be one of {', '.join(allowed)}, found {shown(found)}")
+
+
+def _rows(rows: Any, count: int) -> slice | Tensor:
+    """Rows of data with `count` of them, as a slice or as indices."""
+    how = f"rows of the data are chosen by a slice, {count} booleans, or whole numbers from 0 to {count - 1}"
+    if isinstance(rows, slice):
+        try:
+            first, last, step = rows.indices(count)
+        except (TypeError, ValueError):
+            raise InputError(f"{how}, found {shown(rows)}") from None
+        return rows if step > 0 else torch.arange(count)[list(range(first, last, step))]
+    try:
+        index = (
+            torch.as_tensor([], dtype=torch.long) if isinstance(rows, list) and not rows else as_numbers("rows", rows)
+        )
+    except InputError:
+        raise InputError(f"{how}, found {shown(rows)}") from None
+    fits = index.ndim == 1 and (index.dtype != torch.bool or len(index) == count)
+    single = index.ndim == 0 and index.dtype != torch.bool
+    if index.is_floating_point() or isinstance(rows, tuple) or not (fits or single):
+        raise InputError(f"{how}, found {shown(rows)}")
+    if index.dtype == torch.bool:
+        return index
+    index = index.long()  # torch takes uint8 for a mask
+    if bool(((index < -count) | (index >= count)).any()):
+        raise InputError(f"{how}, found {shown(rows)}: there are {count} rows")
+    return slice(int(index), int(index) + 1 or None) if single else index
 
 
 def row_count(state: Mapping[str, Tensor]) -> int:
@@ -150,14 +264,12 @@ def row_count(state: Mapping[str, Tensor]) -> int:
     return next(iter(sizes.values()))
 
 
-def expand_mask(name: str, mask: Tensor | None, shape: Sequence[int], device: torch.device) -> Tensor:
+def expand_mask(name: str, mask: Any, shape: Sequence[int], device: torch.device) -> Tensor:
     """Expand a mask to `shape` = [batch, *event]. It may be full, per row, per coordinate, or None (all true)."""
     full, rows, event = tuple(shape), tuple(shape[:1]), tuple(shape[1:])
     if mask is None:
         return torch.ones(full, dtype=torch.bool, device=device)
-    mask = as_numbers(f"the mask of {name}", mask).to(device)
-    if mask.dtype != torch.bool:
-        raise InputError(f"mask of {name!r} must be boolean, found {mask.dtype}")
+    mask = as_mask(name, mask).to(device)
     if mask.shape == full:
         return mask
     if mask.shape == rows == event != (1,):

@@ -16,13 +16,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paracond.data import InputError
+from paracond.data import MOST, InputError, shown
 from paracond.distributions import LOG_2PI, Bernoulli, Distribution, Gaussian, Softmax
 from paracond.serialization import class_named, name_of
 from paracond.streams import Generator, integers, normal, uniform
@@ -50,11 +51,11 @@ class Family(ABC):
     clamps_coordinates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        sizes = self.shape if isinstance(self.shape, (tuple, list)) else [self.shape]
-        if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in sizes):
-            raise InputError(f"an event shape has positive whole numbers, found {self.shape!r}")
-        if isinstance(self.shape, list):
-            object.__setattr__(self, "shape", tuple(self.shape))
+        sizes = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else (self.shape,)
+        if any(not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= MOST for n in sizes):
+            raise InputError(f"an event shape has positive whole numbers, found {shown(self.shape)}")
+        plain = tuple(int(n) for n in sizes)  # not those of numpy, which JSON does not know
+        object.__setattr__(self, "shape", plain if isinstance(self.shape, (tuple, list)) else plain[0])
 
     @property
     def event_shape(self) -> Shape:
@@ -121,8 +122,17 @@ class Family(ABC):
     def check_known(self, name: str, known: Tensor) -> None:
         """Refuse observed values (a flat tensor) that are not numbers or that the family cannot take."""
         if known.is_floating_point() and not bool(known.isfinite().all()):
-            raise InputError(f"{name!r} has NaN or infinite values that are marked as observed")
+            raise InputError(
+                f"{name!r} has NaN or infinite values that are marked as observed: mask them, or give "
+                "Data.from_nan(values), where NaN means missing"
+            )
         self.check_values(name, known)
+
+    def check_stored(self, name: str, stored: Tensor) -> None:
+        """Refuse observed values that were finite, and are not in the type that they are stored in."""
+        if stored.is_floating_point() and not bool(stored.isfinite().all()):
+            dtype = str(stored.dtype).removeprefix("torch.")
+            raise InputError(f"{name!r} has a value that is too large for the model's {dtype}: scale the values")
 
     def describe(self) -> dict:
         """Describe the family as JSON: its class and its arguments."""
@@ -157,6 +167,8 @@ class Binary(Family):
         return -(torch.xlogy(mean, mean) + torch.xlogy(1 - mean, 1 - mean))
 
     def check_values(self, name: str, known: Tensor) -> None:
+        if known.dtype == torch.bool:
+            return
         wrong = known[(known != 0) & (known != 1)]
         if len(wrong):
             raise InputError(f"{name!r} is binary: every observed value must be 0 or 1, found {float(wrong[0]):g}")
@@ -182,9 +194,9 @@ class Categorical(Family):
     finite: ClassVar[bool] = True
 
     def __init__(self, classes: int, shape: int | Shape = ()):
-        if not isinstance(classes, int) or classes < 2:
-            raise InputError(f"Categorical needs a whole number of classes, at least 2, found {classes!r}")
-        object.__setattr__(self, "classes", classes)
+        if not isinstance(classes, Integral) or not 2 <= classes <= MOST:
+            raise InputError(f"Categorical needs a whole number of classes, at least 2, found {shown(classes)}")
+        object.__setattr__(self, "classes", int(classes))
         object.__setattr__(self, "shape", shape)
         self.__post_init__()
 
@@ -219,9 +231,11 @@ class Categorical(Family):
             raise InputError(
                 f"{name!r} is categorical: classes are whole numbers from 0 to {self.classes - 1}, found {found:g}"
             )
-        wrong = known[(known < 0) | (known >= self.classes)]
-        if len(wrong):
-            raise InputError(f"{name!r} has classes 0 to {self.classes - 1}, found {int(wrong[0])}")
+        if known.dtype == torch.bool or not len(known):
+            return
+        low, high = (float(bound) for bound in known.aminmax())  # a type of 8 bits cannot be compared with 300 classes
+        if low < 0 or high >= self.classes:
+            raise InputError(f"{name!r} has classes 0 to {self.classes - 1}, found {low if low < 0 else high:g}")
 
     def store(self, value: Tensor, dtype: torch.dtype) -> Tensor:
         # Unobserved entries may hold anything, but must be a valid index to be encoded.

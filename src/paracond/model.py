@@ -18,12 +18,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from paracond import serialization
 from paracond.conditional import Conditional
-from paracond.data import InputError, Mask, State, as_numbers, at_least, expand_mask, named, row_count, seeded
+from paracond.data import (
+    InputError,
+    Mask,
+    State,
+    as_float,
+    as_numbers,
+    at_least,
+    expand_mask,
+    named,
+    row_count,
+    seeded,
+    separated,
+    shown,
+)
 from paracond.distributions import Distribution
 from paracond.families import Family, family_from
 from paracond.networks.base import describe, rebuild
@@ -49,15 +63,28 @@ class Context:
     default: float | int | list | None = 0
 
     def __post_init__(self) -> None:
-        if self.default is not None:
-            self.family.check_known("the default of a context group", torch.as_tensor(self.default).flatten())
+        if not isinstance(self.family, Family):
+            raise InputError(f"family of Context must be a Family, found {shown(self.family)}")
+        if self.default is None:
+            return
+        what, event = "the default of a context group", self.family.event_shape
+        value = as_numbers(what, self.default)
+        default = _plain(self.default)
+        self.family.check_known(what, as_numbers(what, np.asarray(default)).flatten())  # with all its digits
+        try:
+            value.expand(event)
+        except RuntimeError:
+            raise InputError(f"{what} must have shape {list(event)}, found {list(value.shape)}") from None
+        object.__setattr__(self, "default", default)
 
     def values(self, name: str, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """The default in every row."""
         if self.default is None:
             raise InputError(f"{name!r} must be given: it is a context group without a default")
-        shape = (rows, *self.family.event_shape)
-        return self.family.store(torch.as_tensor(self.default, device=device).expand(shape).clone(), dtype)
+        value = torch.as_tensor(self.default, device=device)
+        stored = self.family.store(value.expand(1, *self.family.event_shape), dtype)
+        self.family.check_stored(name, stored)
+        return stored.expand(rows, *self.family.event_shape).clone()
 
     def describe(self) -> dict:
         return {"family": self.family.describe(), "default": self.default}
@@ -205,9 +232,9 @@ class JointModel(nn.Module):
         state, mask: values and masks by name. Groups that are absent are not observed; context has its default.
         rows: the number of rows; needed only where the state is empty.
         """
-        mask = mask or {}
+        state, mask = named("state", state), named("mask", {} if mask is None else mask)
         self.check_names([*state, *mask])
-        state = {name: as_numbers(name, value) for name, value in state.items()}
+        state, mask = separated(state, mask)
         for name, value in state.items():
             self.variables[name].check_shape(name, value)
         rows = row_count(state) if rows is None or state else rows
@@ -223,7 +250,9 @@ class JointModel(nn.Module):
             if name in self.context and not everywhere:
                 raise InputError(f"{name!r} is a context group: it must be observed everywhere")
             family.check_known(name, value.flatten() if everywhere else value[masks[name]])
-            values[name] = family.store(value, self.dtype)
+            values[name] = stored = family.store(value, self.dtype)
+            if stored is not value:  # a value of 64 bits may be infinite in 32
+                family.check_stored(name, stored if everywhere else stored[masks[name]])
         return values, masks
 
     # --- saving -------------------------------------------------------------------------------------------------
@@ -373,9 +402,23 @@ def _tie(module: nn.Module, tied: Mapping[str, str]) -> None:
 def _normalised(names: tuple[str, ...], alpha: Mapping[str, float] | None) -> dict[str, float]:
     if alpha is None:
         return {name: 1 / len(names) for name in names}
+    alpha = named("alpha", alpha)
     if set(alpha) != set(names):
         raise InputError(f"alpha must weigh exactly {', '.join(names)}, found {', '.join(alpha)}")
-    if any(not isinstance(weight, (int, float)) or not weight > 0 for weight in alpha.values()):
-        raise InputError(f"every alpha must be positive, found {dict(alpha)}")
-    total = sum(alpha.values())
-    return {name: alpha[name] / total for name in names}
+    weights = {name: as_float(f"alpha of {name!r}", alpha[name]) for name in names}
+    total = sum(weights[name] for name in alpha)
+    for name, weight in weights.items():
+        if not (
+            weight > 0 and weight / total > 0
+        ):  # also where it vanishes beside the others, or their sum is infinite
+            raise InputError(f"alpha of {name!r} must be over 0, and not vanish beside the others, found {weight:g}")
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def _plain(default: Any) -> Any:
+    """A default as JSON has it: numbers and lists."""
+    if isinstance(default, (list, tuple)):
+        return [_plain(each) for each in default]
+    if isinstance(default, (torch.Tensor, np.ndarray, np.generic)):
+        return default.tolist()
+    return default

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paracond.data import InputError
+from paracond.data import InputError, at_least, shown
 
 GOLDEN = 0x9E3779B97F4A7C15
 ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -86,7 +86,7 @@ def normal(like: Tensor, generator: Generator) -> Tensor:
     """Standard normal numbers, of the shape and type of `like` (Box and Muller)."""
     if isinstance(generator, torch.Generator):
         return torch.empty_like(like).normal_(generator=generator)
-    bits, dtype = generator.bits(like.shape), _computed(like)
+    bits, dtype = _of_rows(generator).bits(like.shape), _computed(like)
     radius = (_upper(bits, 32).to(dtype) + 0.5) * 2.0**-32
     angle = (bits & 0xFFFFFFFF).to(dtype) * (2 * math.pi * 2.0**-32)
     return (radius.clamp_(max=1).log_().mul_(-2).sqrt_() * angle.cos_()).to(like.dtype)
@@ -94,15 +94,23 @@ def normal(like: Tensor, generator: Generator) -> Tensor:
 
 def integers(high: int, shape: Sequence[int], generator: Generator) -> Tensor:
     """Whole numbers from 0 to high - 1, int64."""
+    at_least({"high": (high, 1)}, most=2**53)
     if isinstance(generator, torch.Generator):
         return torch.randint(high, tuple(shape), generator=generator, device=generator.device)
     return (uniform(torch.empty(shape, dtype=torch.float64, device=generator.device), generator) * high).long()
 
 
-def _uniform(like: Tensor, generator: RowStreams) -> Tensor:
+def _of_rows(generator: Generator) -> RowStreams:
+    """The streams of the rows; refuses what is no generator."""
+    if not isinstance(generator, RowStreams):
+        raise InputError(f"generator must be a torch.Generator or RowStreams, found {shown(generator)}")
+    return generator
+
+
+def _uniform(like: Tensor, generator: Generator) -> Tensor:
     # Not the upper bits of a fixed number: near zero all digits count, so that rare events have their probability.
     dtype = _computed(like)
-    return (_upper(generator.bits(like.shape), 1).to(dtype) * 2.0**-63).clamp_(max=1 - torch.finfo(dtype).eps)
+    return (_upper(_of_rows(generator).bits(like.shape), 1).to(dtype) * 2.0**-63).clamp_(max=1 - torch.finfo(dtype).eps)
 
 
 def _computed(like: Tensor) -> torch.dtype:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from paracond.data import Data, InputError, seeded
+from paracond.data import Data, InputError, as_float, named, seeded, true_or_false
 
 
 def hide(data: Data, fractions: Mapping[str, float], *, coordinates: bool = False, seed: int = 0) -> Data:
@@ -18,11 +18,15 @@ def hide(data: Data, fractions: Mapping[str, float], *, coordinates: bool = Fals
         keeps the same share of its labels, as far as they divide.
     seed: fixes what is hidden.
     """
+    if not isinstance(data, Data):
+        raise InputError(f"hide takes Data(values, mask), found {type(data).__name__}")
     generator = seeded(seed)
+    true_or_false("coordinates", coordinates)
     mask = dict(data.mask)
-    for name, fraction in fractions.items():
+    for name, share in named("fractions", fractions).items():
         if name not in data.state:
             raise InputError(f"cannot hide {name!r}: the data has {', '.join(data.state)}")
+        fraction = as_float(f"the hidden fraction of {name!r}", share)
         if not 0 <= fraction <= 1:
             raise InputError(f"the hidden fraction of {name!r} must be between 0 and 1, found {fraction}")
         value = data.state[name]

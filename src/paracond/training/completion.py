@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from paracond.chain import full_clamp, transition
-from paracond.data import Data, InputError, Mask, State, at_least, merge, one_of, take
+from paracond.data import Data, InputError, Mask, State, at_least, merge, one_of, shown, take, true_or_false
 from paracond.initializers.initial_state import draw_groups, one_row, random_state
 from paracond.model import JointModel
 from paracond.runtime.engine import RoundedCopy
@@ -49,8 +49,11 @@ class CompletionOptions:
     def __post_init__(self) -> None:
         at_least({"completion steps": (self.steps, 0)})
         one_of("completion by", self.by, ("model", "average"))
+        true_or_false("completion parallel", self.parallel)
         if isinstance(self.warm, str):
             raise InputError(f"warm must be a tuple of names, found {self.warm!r}: write ({self.warm!r},)")
+        if not isinstance(self.warm, (tuple, list)) or not all(isinstance(name, str) for name in self.warm):
+            raise InputError(f"warm must be a tuple of names, found {shown(self.warm)}")
 
 
 class Source(Protocol):

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from paracond import initializers
 from paracond.chain import Model, Move, Scan, transition
-from paracond.data import Data, InputError
+from paracond.data import Data, InputError, shown
 from paracond.distributions import Distribution
 from paracond.model import JointModel
 from paracond.regeneration import choose_regeneration
@@ -34,7 +34,7 @@ from paracond.training.async_completion import AsyncCompletion
 from paracond.training.completion import Augment, Completion, CompletionOptions
 from paracond.training.running_batch import FORMS, RunningForm
 from paracond.training.schedules import Schedule, as_schedule
-from paracond.training.trainer import Optimiser, Rate, Trainer, adam
+from paracond.training.trainer import Optimiser, Rate, Trainer, adam, modes_kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,22 +106,25 @@ class Learner(Trainer[Info]):
     ):
         options = CompletionOptions() if completion is None else completion
         if not isinstance(options, CompletionOptions):
-            raise InputError(f"completion must be CompletionOptions(...), found {completion!r}")
+            raise InputError(f"completion must be CompletionOptions(...), found {shown(completion)}")
+        if augment is not None and not callable(augment):
+            raise InputError(f"augment must be a function of a state and a generator, found {shown(augment)}")
         self.form = _form(form)
-        super().__init__(
-            model,
-            data,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            optimiser=optimiser,
-            average=average,
-            engine=engine,
-            seed=seed,
-        )
-        self.chain_length = as_schedule("chain_length", chain_length)
-        self.scan = Scan(model.names, model.alpha, self.form.scan, self.host)
-        self._make_source(data, options, augment)
-        self.batch = self.form.make_batch(model, batch_size, self.source, self.resources)
+        self.chain_length = as_schedule("chain_length", chain_length, least=1)
+        with modes_kept(model):
+            super().__init__(
+                model,
+                data,
+                batch_size=batch_size,
+                learning_rate=learning_rate,
+                optimiser=optimiser,
+                average=average,
+                engine=engine,
+                seed=seed,
+            )
+            self.scan = Scan(model.names, model.alpha, self.form.scan, self.host)
+            self._make_source(data, options, augment)
+        self.batch = self.form.make_batch(model, self.batch_size, self.source, self.resources)
         self.evaluate = self.engine.fused(self._evaluate)
         self.update = {n: self.engine.program(self._update, self.generator, n) for n in model.names}
 
@@ -213,7 +216,7 @@ class Learner(Trainer[Info]):
 def _form(form: str | RunningForm) -> RunningForm:
     found = FORMS.get(form) if isinstance(form, str) else form
     if not isinstance(found, RunningForm):
-        raise InputError(f"form must be one of {', '.join(FORMS)}, or a RunningForm, found {form!r}")
+        raise InputError(f"form must be one of {', '.join(FORMS)}, or a RunningForm, found {shown(form)}")
     return found
 
 

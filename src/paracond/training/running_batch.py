@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paracond.chain import Move
-from paracond.data import State, wide
+from paracond.chain import SCANS, Move
+from paracond.data import State, one_of, true_or_false, wide
 from paracond.model import JointModel
 from paracond.training.completion import Source
 from paracond.training.parts import Resources, blank, copy_into, flags
@@ -41,6 +41,10 @@ class RunningForm:
 
     scan: str = "no-repeat"
     skip_redrawn: bool = True
+
+    def __post_init__(self) -> None:
+        one_of("scan", self.scan, SCANS)
+        true_or_false("skip_redrawn", self.skip_redrawn)
 
     def make_batch(self, model: JointModel, size: int, source: Source, resources: Resources) -> RunningBatch:
         return RunningBatch(model, size, source, resources, self.skip_redrawn)

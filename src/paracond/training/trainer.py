@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from paracond.data import Data, InputError, at_least, seeded
+from paracond.data import Data, InputError, as_float, at_least, named, seeded, shown
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, RoundedCopy
 from paracond.runtime.nonfinite import NonFiniteGuard
@@ -37,6 +37,18 @@ Info = TypeVar("Info")
 
 #: Settings of optimisers that the engine chooses. A checkpoint does not override them.
 OWN = ("params", "capturable", "fused", "foreach", "differentiable")
+
+
+@contextmanager
+def modes_kept(model: object) -> Iterator[None]:
+    """Bring a model back into the modes that it was in, if its learner is refused."""
+    former = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    try:
+        yield
+    except BaseException:
+        for module, training in former:
+            module.training = training
+        raise
 
 
 def adam(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -64,8 +76,11 @@ class Trainer(Stepwise[Info, JointModel]):
         seed: int = 0,
     ):
         at_least({"batch_size": (batch_size, 1)})
-        if not isinstance(average, (int, float)) or not 0 <= average < 1:
-            raise InputError(f"average must be a number in [0, 1), found {average}")
+        decay = as_float("average", average)
+        if not 0 <= decay < 1:
+            raise InputError(f"average must be a number in [0, 1), found {decay:g}")
+        if not callable(optimiser):
+            raise InputError(f"optimiser must be a function of a name and parameters, found {shown(optimiser)}")
         if not isinstance(model, JointModel):
             raise InputError(f"a {type(self).__name__} takes a JointModel, found {type(model).__name__}")
         if not isinstance(data, Data):
@@ -73,7 +88,7 @@ class Trainer(Stepwise[Info, JointModel]):
         self.model = model
         self.engine = Engine.of(model.device, engine)
         self.rates = _rates(model, learning_rate)
-        self.batch_size, self.decay = batch_size, average
+        self.batch_size, self.decay = int(batch_size), decay
         self.generator = model.generator(seed)
         self.host = seeded(seed)  # choices that are made on the host
         self.step_count = 0
@@ -94,6 +109,8 @@ class Trainer(Stepwise[Info, JointModel]):
         self.learns_init = {n: _init_learns(model, n) for n in model.names}  # one that was fitted does not
         self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
         for name, made in self.optimisers.items():
+            if not isinstance(made, torch.optim.Optimizer):
+                raise InputError(f"optimiser must return a torch.optim.Optimizer, found {shown(made)} for {name!r}")
             engine.capturable(name, made)
         self.rounded = engine.rounded_copy(model)
         for name in model.names:
@@ -250,14 +267,12 @@ def _rates(model: JointModel, learning_rate: Rate | Mapping[str, Rate] | None) -
     """The learning rates that override those of optimisers, by name."""
     if learning_rate is None:
         return {}
-    found = learning_rate.values() if isinstance(learning_rate, Mapping) else [learning_rate]
-    for rate in [rate for rate in found if isinstance(rate, (int, float)) and not 0 <= rate < math.inf]:
-        raise InputError(f"learning_rate must be a number, 0 or more, found {rate}")
     if not isinstance(learning_rate, Mapping):
         return dict.fromkeys(model.names, as_schedule("learning_rate", learning_rate))
-    for name in learning_rate:
+    rates = named("learning_rate", learning_rate)
+    for name in rates:
         model.conditional(name)  # refuses unknown names, and context
-    return {name: as_schedule(f"learning_rate of {name!r}", rate) for name, rate in learning_rate.items()}
+    return {name: as_schedule(f"learning_rate of {name!r}", rate) for name, rate in rates.items()}
 
 
 def fingerprint(examples: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> str:
