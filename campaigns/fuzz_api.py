@@ -244,7 +244,10 @@ def trial(seed: int, number: int) -> Result:
 def _world(call: Call) -> str:
     import worlds
 
-    return ", ".join(name for name in worlds.MAKERS if any(worlds.world(name).model is model for model in call.models)) or "-"
+    return (
+        ", ".join(name for name in worlds.MAKERS if any(worlds.world(name).model is model for model in call.models))
+        or "-"
+    )
 
 
 def _repair(snapshot: Snapshot) -> None:
@@ -274,7 +277,9 @@ def _judged_error(call: Call, what: str, verdict: str, words: tuple[str, ...], e
     if verdict == "same" and "()" in what and not call.refuses:
         return Result("raw", what, f"a valid call was refused: {message:.300}", error)
     if not clear:
-        how = "it does not name the argument" if not named else "it is long" if len(message) > LONGEST else "it has lines"
+        how = (
+            "it does not name the argument" if not named else "it is long" if len(message) > LONGEST else "it has lines"
+        )
         return Result("raw", what, f"{how}: {type(error).__name__}: {message:.300}", error)
     return Result("refused", what, "", error)
 
@@ -320,7 +325,9 @@ def _brief(value: Any) -> str:
 # --- all --------------------------------------------------------------------------------------------------------------
 
 
-def campaign(seed: int, count: int, seconds: float, shown: int = 3, every: bool = False) -> tuple[common.Tally, Counter[str], float]:
+def campaign(
+    seed: int, count: int, seconds: float, shown: int = 3, every: bool = False
+) -> tuple[common.Tally, Counter[str], float]:
     """Run all trials. Of every class of failures, `shown` are printed."""
     tally, classes, begun = common.Tally("calls", bad=("raw", "silent"), shown=0), Counter[str](), time.monotonic()
     examples: dict[str, list[str]] = {}
@@ -328,7 +335,8 @@ def campaign(seed: int, count: int, seconds: float, shown: int = 3, every: bool 
         try:
             result = trial(seed, number)
         except Exception as e:
-            print("HARNESS", number, "".join(traceback.format_exception(e)[-3:])); continue
+            print("HARNESS", number, "".join(traceback.format_exception(e)[-3:]))
+            continue
         line = f"--seed {seed} --only {number}: {result.what}: {result.why}"
         tally.add(result.outcome, line)
         if result.outcome in tally.bad:

@@ -279,7 +279,11 @@ class Word(Kind):
     def judge(self, value: Any, valid: Any) -> str:
         if value is None and self.none:
             return "fine"
-        return "fine" if isinstance(value, (str, *self.others)) and (isinstance(value, self.others) or value in self.words) else "bad"
+        return (
+            "fine"
+            if isinstance(value, (str, *self.others)) and (isinstance(value, self.others) or value in self.words)
+            else "bad"
+        )
 
     def own(self, valid: Any) -> list[Attack]:
         word = self.words[0]
@@ -287,7 +291,9 @@ class Word(Kind):
             Attack(repr(word.upper()), lambda: word.upper(), "bad"),
             Attack(repr(word + " "), lambda: word + " ", "bad"),
             Attack(repr([word]), lambda: [word], "bad"),
-            Attack(f"np.str_({valid!r})", lambda: np.str_(valid), "same") if isinstance(valid, str) else Attack("0", lambda: 0, "bad"),
+            Attack(f"np.str_({valid!r})", lambda: np.str_(valid), "same")
+            if isinstance(valid, str)
+            else Attack("0", lambda: 0, "bad"),
             Attack(f"np.array([{word!r}] * 2)", lambda: np.array([word] * 2), "bad"),
             Attack(f"b{word!r}", lambda: word.encode(), "bad"),
         ]
@@ -324,7 +330,10 @@ class Is(Kind):
         return "fine" if self.callables and callable(value) else "bad"
 
     def own(self, valid: Any) -> list[Attack]:
-        return [Attack(f"type({type(valid).__name__})", lambda: type(valid), "fine" if self.callables else "bad"), *self.more]
+        return [
+            Attack(f"type({type(valid).__name__})", lambda: type(valid), "fine" if self.callables else "bad"),
+            *self.more,
+        ]
 
 
 @dataclass(frozen=True)
@@ -345,7 +354,14 @@ class Shape(Kind):
         whole = Count(1, 2**20)
         if isinstance(value, list | tuple | range | Tensor | np.ndarray | torch.Size):
             if isinstance(value, Tensor | np.ndarray):
-                return "fine" if value.ndim <= 1 and not np.ma.isMaskedArray(value) and str(value.dtype)[:9].find("int") >= 0 and bool((value > 0).all()) else "bad"
+                return (
+                    "fine"
+                    if value.ndim <= 1
+                    and not np.ma.isMaskedArray(value)
+                    and str(value.dtype)[:9].find("int") >= 0
+                    and bool((value > 0).all())
+                    else "bad"
+                )
             sizes = list(value)
             return "fine" if all(whole.judge(n, None) == "fine" for n in sizes) else "bad"
         return whole.judge(value, None)
@@ -458,7 +474,9 @@ def forms(value: Tensor) -> list[Attack]:
         for kind in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
             if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
                 found[f"numpy {kind}"] = lambda kind=kind: plain.numpy().astype(kind)
-                found[f"torch {kind}"] = lambda kind=kind: torch.from_numpy(plain.numpy().astype(np.int64)).to(getattr(torch, kind))
+                found[f"torch {kind}"] = lambda kind=kind: torch.from_numpy(plain.numpy().astype(np.int64)).to(
+                    getattr(torch, kind)
+                )
         if abs(low) <= 2 and abs(high) <= 2:
             found["numpy float16"] = lambda: plain.numpy().astype(np.float16)
             found["half"] = plain.half
@@ -520,7 +538,9 @@ def spoiled(family: pc.Family, value: Tensor) -> list[Attack]:
         "inf inside": lambda: _put(value, math.inf, double),
         "-inf inside": lambda: _put(value, -math.inf, torch.float32),
         "1e39 inside": lambda: _put(value, 1e39, double),
-        "10**30 in a list": lambda: _deep(value.tolist(), 10**30) if not isinstance(family, pc.Real) else _deep(value.tolist(), 10**400),
+        "10**30 in a list": lambda: (
+            _deep(value.tolist(), 10**30) if not isinstance(family, pc.Real) else _deep(value.tolist(), 10**400)
+        ),
         "None in a list": lambda: _deep(value.tolist(), None),
         "'a' in a list": lambda: _deep(value.tolist(), "a"),
         "a list in a list": lambda: _deep(value.tolist(), [1, 2]),
@@ -658,11 +678,15 @@ class Groups(Kind):
         if self.rows and len(valid) > 1 and some is not None and len(rows) > 1:
             short = rows[:-1]
             bad = {**valid, some: pc.Observed(short, None) if isinstance(first, pc.Observed) else short}
-            attacks.append(Attack(f"{some!r}: a row less", lambda: bad, "fine" if len(short) == 1 and self.spread else "bad"))
+            attacks.append(
+                Attack(f"{some!r}: a row less", lambda: bad, "fine" if len(short) == 1 and self.spread else "bad")
+            )
         if self.whole and valid:
             lacking = next((name for name in valid if name not in self.optional), None)
             if lacking:
-                attacks.append(Attack(f"without {lacking!r}", lambda: {k: v for k, v in valid.items() if k != lacking}, "bad"))
+                attacks.append(
+                    Attack(f"without {lacking!r}", lambda: {k: v for k, v in valid.items() if k != lacking}, "bad")
+                )
         chosen = rng.choice(attacks)
         return chosen.label, chosen.make(), chosen.verdict
 
@@ -681,7 +705,12 @@ def _without_rows(family: pc.Family, value: Tensor) -> list[Attack]:
         "objects": lambda: np.full(value.shape, None, dtype=object),
         "meta": lambda: value.to("meta"),
     }
-    same = {"list": value.tolist, "numpy": value.numpy, "double": value.double, "requires grad": lambda: value.float().requires_grad_()}
+    same = {
+        "list": value.tolist,
+        "numpy": value.numpy,
+        "double": value.double,
+        "requires grad": lambda: value.float().requires_grad_(),
+    }
     return [Attack(k, v, "bad") for k, v in found.items()] + [Attack(k, v, "same") for k, v in same.items()]
 
 

@@ -122,11 +122,17 @@ def _mixed() -> World:
 
 
 def _latent() -> World:
-    variables = {"weight": pc.Real(3, scale="learned", initial_scale=0.4), "code": pc.Binary(3), "city": pc.Categorical(3)}
+    variables = {
+        "weight": pc.Real(3, scale="learned", initial_scale=0.4),
+        "code": pc.Binary(3),
+        "city": pc.Categorical(3),
+    }
     init = pc.initializers.pca(variables, "weight", ["city"], rank=2)
     code = pc.initializers.pca(variables, "code", ["city"], rank=1)
     parts = {
-        name: pc.Conditional(family, pc.networks.mlp(variables, name, hidden=8, depth=1), {"weight": init, "code": code}.get(name))
+        name: pc.Conditional(
+            family, pc.networks.mlp(variables, name, hidden=8, depth=1), {"weight": init, "code": code}.get(name)
+        )
         for name, family in variables.items()
     }
     model = pc.JointModel(parts, regeneration=REGENERATION)
@@ -176,17 +182,25 @@ def _custom() -> World:
         name: pc.Conditional(family, Half(sum(sizes.values()) - sizes[name], family.output_shape))
         for name, family in variables.items()
     }
-    return World("custom", _noisy(pc.JointModel(parts, regeneration=REGENERATION), 15), _data(variables, 16), exact=True)
+    return World(
+        "custom", _noisy(pc.JointModel(parts, regeneration=REGENERATION), 15), _data(variables, 16), exact=True
+    )
 
 
 def _scenes() -> World:
-    variables = {"picture": pc.Real((1, 16, 16), scale="learned"), "mask": pc.Categorical(3, (16, 16)), "kind": pc.Categorical(2)}
+    variables = {
+        "picture": pc.Real((1, 16, 16), scale="learned"),
+        "mask": pc.Categorical(3, (16, 16)),
+        "kind": pc.Categorical(2),
+    }
     torch.manual_seed(17)
     parts = {
         name: pc.Conditional(family, pc.networks.scene_network(variables, name, width=4, hidden=8))
         for name, family in variables.items()
     }
-    return World("scenes", pc.JointModel(parts, regeneration=pc.Regeneration(0.5, 1)), _data(variables, 18), image="picture")
+    return World(
+        "scenes", pc.JointModel(parts, regeneration=pc.Regeneration(0.5, 1)), _data(variables, 18), image="picture"
+    )
 
 
 MAKERS: dict[str, Callable[[], World]] = {
