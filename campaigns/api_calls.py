@@ -982,8 +982,8 @@ class _Folder:
 
 
 class _Paths(hostile.Kind):
-    def __init__(self, folder: Path, exists: bool, bad: str = "bad"):
-        self.folder, self.exists, self.bad = folder, exists, bad
+    def __init__(self, folder: Path, exists: bool, bad: str = "bad", none: bool = False):
+        self.folder, self.exists, self.bad, self.none = folder, exists, bad, none
 
     def attack(self, rng: Random, valid: Any) -> tuple[str, Any, str]:
         file = self.folder / "a file"
@@ -1013,7 +1013,7 @@ class _Paths(hostile.Kind):
             chosen = rng.choice(special)
             return chosen.label, chosen.make(), self.bad if chosen.verdict == "bad" else chosen.verdict
         chosen = rng.choice(choices)
-        return chosen.label, chosen.make(), chosen.verdict
+        return chosen.label, chosen.make(), "fine" if chosen.label == "None" and self.none else chosen.verdict
 
 
 @call(1.5)
@@ -1116,7 +1116,7 @@ def save_and_resume(rng: Random) -> Call:
         args = {
             "learner": Arg(made(), Is(()), ("learner", "Learner")),
             "steps": Arg(2, Count(0), ("steps",)),
-            "folder": Arg(place, _Paths(folder.path, False), words),
+            "folder": Arg(place, _Paths(folder.path, False, none=True), words),
             "resume": Arg(False, Flag(), ("resume",)),
             "minutes": Arg(None, Num(none=True, open_high=False), ("minutes",)),
             "every": Arg(60.0, Num(open_high=False), ("every",)),

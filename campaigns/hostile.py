@@ -16,6 +16,7 @@ import fractions
 import math
 import pathlib
 import types
+import warnings
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -452,7 +453,7 @@ def forms(value: Tensor) -> list[Attack]:
         "numpy reversed": lambda: np.ascontiguousarray(plain.numpy()[::-1])[::-1],
         "numpy big-endian": lambda: plain.numpy().astype(np.float64).astype(">f8"),
         "numpy object": lambda: plain.numpy().astype(object),
-        "numpy matrix": lambda: np.asmatrix(plain.numpy()) if plain.ndim == 2 else plain.numpy(),
+        "numpy matrix": lambda: _matrix(plain.numpy()),
         "unmasked array": lambda: np.ma.array(plain.numpy(), mask=False),
         "nomask array": lambda: np.ma.array(plain.numpy()),
         "list of arrays": lambda: list(plain.numpy()),
@@ -501,6 +502,12 @@ def forms(value: Tensor) -> list[Attack]:
         found["pd.DataFrame"] = lambda: pd.DataFrame(plain.numpy())
         found["pd.DataFrame Float64"] = lambda: pd.DataFrame(plain.tolist()).astype("Float64")
     return [Attack(label, make, "same") for label, make in found.items()]
+
+
+def _matrix(value: np.ndarray) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return np.asmatrix(value) if value.ndim == 2 else value
 
 
 def _inference(value: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """A small part of the campaign of hostile calls, and that the campaign itself sees what is wrong."""
 
-import math
-
 import fuzz_api
+import numpy as np
 import pytest
 import torch
 from api_calls import Arg, Call
@@ -93,13 +92,11 @@ def test_what_a_call_changes_is_seen():
 def test_all_forms_of_a_value_mean_the_same():
     value = torch.tensor([[0.0, 1.0], [1.0, 1.0]])
     for attack in forms(value):
-        if attack.label not in ("sparse", "memoryview", "conjugate view"):
-            made = attack.make()
-            plain = made.to_numpy() if hasattr(made, "to_numpy") else made
-            detached = plain.detach() if isinstance(plain, torch.Tensor) else plain
-            numbers = [float(v) for row in detached for v in (row if hasattr(row, "__len__") else [row])]
-            flat = [float(v) for v in torch.tensor(numbers)] if len(numbers) == 4 else value.flatten().tolist()
-            assert flat == value.flatten().tolist(), attack.label
+        made = attack.make()
+        if isinstance(made, torch.Tensor) and made.layout == torch.strided:
+            assert torch.equal(made.detach().double(), value.double()), attack.label
+        elif isinstance(made, np.ndarray | list | tuple) and not isinstance(made[0], torch.Tensor):
+            assert np.array_equal(np.asarray(made).astype(float), value.numpy()), attack.label
 
 
 def test_spoiled_values_are_not_the_valid_ones():
@@ -107,9 +104,5 @@ def test_spoiled_values_are_not_the_valid_ones():
     for attack in spoiled(pc.Binary(2), value):
         made = attack.make()
         if isinstance(made, torch.Tensor) and made.shape == value.shape and not made.is_meta and not made.is_complex():
-            wrong = (
-                (made.double() != 0) & (made.double() != 1)
-                if not made.is_floating_point()
-                else (made != 0) & (made != 1)
-            )
-            assert bool(wrong.any()) or not math.isfinite(float(made.double().sum())), attack.label
+            wrong = (made.double() != 0) & (made.double() != 1)
+            assert bool(wrong.any()), attack.label

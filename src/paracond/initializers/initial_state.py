@@ -231,8 +231,7 @@ def _require_whole(
     """Refuse a state that lacks groups, or has them in another form. Values are not read: this can be recorded."""
     for name in names:
         value = state.get(name)
-        strided = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_complex()
-        if not strided or value.device.type != model.device.type:
+        if not isinstance(value, Tensor) or not _readable(value, model.device):
             raise InputError(f"{what} must have a tensor of {name!r} on the model's device, found {shown(value)}")
         model.variables[name].check_shape(name, value)
         rows = len(value) if rows is None else rows
@@ -240,9 +239,13 @@ def _require_whole(
             raise InputError(f"{what} of {name!r} must have {rows} rows, found {len(value)}")
 
 
+def _readable(value: Tensor, device: torch.device) -> bool:
+    return value.layout == torch.strided and not value.is_complex() and value.device.type == device.type
+
+
 def _require_mask(name: str, mask: Tensor | None, value: Tensor) -> None:
     fits = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.device == value.device
-    if not fits or mask.shape[1:] != value.shape[1:] or len(mask) not in (1, len(value)):
+    if mask is None or not fits or mask.shape not in (value.shape, (1, *value.shape[1:])):
         raise InputError(f"mask of {name!r} must be boolean, of shape {list(value.shape)}, found {shown(mask)}")
 
 
