@@ -129,8 +129,8 @@ def read(held_out: FacesRunner, model: pc.JointModel, folder: Path) -> dict:
 def codes(model: pc.JointModel, images: torch.Tensor) -> dict:
     """How noisy images are given the rest, and bits of y given the rest."""
     state = pc.sample(model, {"x": images.to(model.device)}, sweeps=3)
-    with model.eval_mode():
-        x, y = (model(name, {key: state[key] for key in model.reads(name)}) for name in ("x", "y"))
+    asked = model.eval_copy()
+    x, y = (asked(name, {key: state[key] for key in model.reads(name)}) for name in ("x", "y"))
     p = y.mean.double().clamp(1e-6, 1 - 1e-6)
     entropy = -(p * p.log2() + (1 - p) * (1 - p).log2()).flatten(1).sum(1).mean()
     return {"sigma": float(x.log_scale.exp().mean()), "noise_bits": float(entropy)}

@@ -18,8 +18,7 @@ from paracond.experiments.images.model import bits, generate, make_learner, qual
 def whiten(model, data, name, spread, rows=2000, floor=1e-3):
     channels = model.variables[name].event_shape[0]
     chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:rows]
-    with model.eval_mode():
-        q = model(name, {k: v[chosen].to(model.device) for k, v in data.state.items()})
+    q = model.eval_copy()(name, {k: v[chosen].to(model.device) for k, v in data.state.items()})
     mu = q.logits.double().reshape(len(chosen), channels, -1).transpose(1, 2).flatten(0, 1)
     values, vectors = torch.linalg.eigh(torch.cov(mu.T).view(channels, channels))
     whitening = spread * vectors @ torch.diag((values.clamp(min=0) + floor * values[-1]).rsqrt()) @ vectors.T

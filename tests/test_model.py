@@ -320,7 +320,7 @@ def test_objects_are_shown_in_a_line(capsys):
     model = make()
     assert "c: Categorical(" in repr(model)
     answer = pc.query(model, want=["c"], stop=pc.Sweeps(4))
-    assert repr(answer).startswith("<Answer about c: <") and len(repr(answer)) < 200
+    assert repr(answer).startswith("<Answer about c of 1 row: ") and len(repr(answer)) < 200
 
 
 class Asked(pc.networks.Network):
@@ -763,7 +763,7 @@ def test_bad_models_are_refused(build, message):
 
 def test_a_network_of_the_wrong_size_is_named():
     bad = pc.JointModel({"a": pc.Conditional(pc.Binary(3), Foreign()), "b": pc.Conditional(pc.Binary(2), Foreign())})
-    with pytest.raises(pc.InputError, match=r"Foreign must return \[batch, 3,\] for Binary.*found \[4, 2\]"):
+    with pytest.raises(pc.InputError, match=r"Foreign must return \[4, 3\] for Binary.*found float32 \[4, 2\]"):
         bad("a", pc.initializers.initial_state(bad, 4, bad.generator(0)))
 
 

@@ -285,19 +285,16 @@ class Runaway(nn.Module):
         return self.probe + 1e6 * others[self.other]
 
 
-@pytest.mark.parametrize("stop", [pc.Precise(), pc.Tours(40)], ids=str)
-def test_chains_that_diverge_are_reported(stop):
-    """A row that is not finite stops; the others have their answers."""
+@pytest.mark.parametrize("stop", [pc.Precise(), pc.Tours(40), pc.Sweeps(60), pc.Converged(limit=60)], ids=str)
+def test_chains_that_diverge_are_refused_by_row(stop):
+    """And the others have their answers once such rows are left out."""
     groups = {name: pc.Real(1, scale=1.0) for name in "xy"}
     model = pc.JointModel({n: pc.Conditional(groups[n], Runaway(o)) for n, o in ("xy", "yx")})
-    given = {"x": pc.Observed(torch.zeros(2, 1), torch.tensor([[True], [False]]))}
-    with pytest.warns(
-        pc.ImpreciseWarning, match=r"is not finite in 1 of 2 rows: its chains diverge\. Make tours"
-    ) as one:
-        answer = pc.query(model, given, ["x", "y"], stop=stop)
-    assert len(one) == 1 and answer.diagnostics.tours.tolist() == [0, stop.least]
-    assert bool(answer.mean["y"][0].isfinite()) and not bool(answer.error["y"][1].isfinite())
-    assert not answer.diagnostics.converged
+    given = {"x": pc.Observed(torch.zeros(3, 1), torch.tensor([[True], [False], [True]]))}
+    with pytest.raises(pc.InputError, match=r"\| rest\) is NaN or infinite in 1 of 3 rows \(1\): their chains diverge"):
+        pc.query(model, given, ["x", "y"], stop=stop)
+    answer = pc.query(model, {"x": torch.zeros(2, 1)}, ["x", "y"], stop=stop)
+    assert bool(answer.mean["y"].isfinite().all())
 
 
 # --- options that contradict each other -----------------------------------------------------------------------------

@@ -87,6 +87,12 @@ def test_the_names_are_these():
         _ = pc.Nothing
 
 
+def test_python_can_suggest_a_name_that_is_nearly_right():
+    with pytest.raises(AttributeError) as error:
+        _ = pc.learner
+    assert error.value.name == "learner" and error.value.obj is pc
+
+
 def test_type_checkers_see_the_names_that_are_imported():
     """The imports under TYPE_CHECKING and the table of lazy imports say the same."""
     tree = ast.parse(Path(pc.__file__).read_text(encoding="utf-8"))

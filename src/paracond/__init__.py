@@ -3,11 +3,28 @@
 A joint model is a set of named conditionals; learning and every kind of inference are runs of one Markov chain with
 some coordinates clamped.
 
+- A model: `JointModel`, `Conditional`, `Context`, `Regeneration`.
+- Kinds of values: `Binary`, `Categorical`, `Real`; your own derive from `Family` and `Distribution`.
+- Data: `Data`, `Observed`, `datasets`.
+- Networks, and where chains begin: `networks`, `initializers`.
+- Learning: `Learner`, `CompletionOptions`, `schedules`, `choose_regeneration`.
+- Questions: `query` (returns an `Answer`), `sample`, `impute`, `log_likelihood`, `anomaly_score`.
+- When questions are answered: `Precise`, `Tours`, `Converged`, `Sweeps`.
+- Joined models, guidance, edits: `compose`, `guided`, `edited`.
+- Checks: `exact`, `diagnostics`.
+- What runs all this: `Chain`, `Engine`.
+- Errors: `InputError`, `NonFiniteError`. Warnings: `ImpreciseWarning`, `NotMixedWarning`, `RoughWarning`.
+
+`help(pc.Learner)` describes one of them.
+
 Names are imported when they are first used, so that `import paracond` and `paracond --help` do not wait for torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from paracond.short_help import names_of
 
 if TYPE_CHECKING:
     from paracond import datasets, diagnostics, exact, initializers, networks
@@ -113,10 +130,11 @@ def __getattr__(name: str) -> Any:
     elif name in _WHERE:
         found = getattr(import_module(f"paracond.{_WHERE[name]}"), name)
     else:
-        raise AttributeError(f"module 'paracond' has no attribute {name!r}")
+        raise AttributeError(  # `obj`: Python then asks "Did you mean: 'Learner'?"
+            f"module 'paracond' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     globals()[name] = found
     return found
 
 
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__dir__ = names_of(__name__)

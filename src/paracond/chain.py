@@ -30,6 +30,7 @@ from paracond.data import InputError, Mask, State, at_least, expand_mask, one_of
 from paracond.distributions import Distribution
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, WeakCall
+from paracond.runtime.eval_copy import eval_copy
 from paracond.runtime.progress import track
 from paracond.streams import Generator
 
@@ -69,6 +70,39 @@ def transition(
     distribution = model(name, state)
     value = distribution.redraw(state[name], clamp, generator)
     return Move(name, distribution, state[name], value, clamp)
+
+
+class Undefined:
+    """Remembers in which rows a conditional was not finite, and of which group: draws do not show it."""
+
+    def __init__(self, model: JointModel, batch: int):
+        self.model = model
+        self.traces = torch.zeros(len(model.names), batch, device=model.device)  # once not finite, always not finite
+
+    def see(self, move: Move, rows: Tensor | None = None) -> None:
+        """Look at a transition of all rows, or where `rows` (Bool) is true. Nothing waits for the host."""
+        witness = move.distribution.witness()
+        trace = self.traces[self.model.index(move.name)]
+        trace.add_(witness if rows is None else torch.where(rows, witness, 0), alpha=0)
+
+    def see_some(self, move: Move, rows: Tensor) -> None:
+        """Look at a transition of these rows (indices) alone."""
+        trace = self.traces[self.model.index(move.name)]
+        trace.index_add_(0, rows, move.distribution.witness().to(trace.dtype), alpha=0)
+
+    @property
+    def first(self) -> Tensor:
+        """The place of the first such group among the names of the model, int64 `[batch]`; -1 where there is none."""
+        bad = ~self.traces.isfinite()
+        return torch.where(bad.any(0), bad.int().argmax(0), -1)
+
+    def forget(self, rows: Tensor) -> None:
+        """Begin anew in these rows (indices)."""
+        self.traces.index_fill_(1, rows, 0)
+
+    def refuse(self) -> None:
+        """Refuse rows whose chains have left all that is finite."""
+        require_defined(self.model, self.first)
 
 
 class Scan:
@@ -124,7 +158,7 @@ class RowScan:
 class Chain:
     """Runs the Markov chain of a joint model: `state = chain.run(state, steps, observers)`.
 
-    model: the model whose conditionals are redrawn.
+    model: the model whose conditionals are redrawn, in evaluation mode; it may learn between runs.
     generator: the source of all randomness.
     clamp: Bool masks by name, true where values never change: `[batch, *event]`, `[batch]` or `[*event]`.
     scan: which group is redrawn next: "random" (by `alpha`), "no-repeat" (not the last one) or "systematic" (in turn).
@@ -144,11 +178,11 @@ class Chain:
         batch: int | None = None,
         engine: str | Engine = "auto",
     ):
-        self.model = model
+        self.model = model = eval_copy(model)
         self.engine = Engine.of(model.device, engine)
-        self.engine.prepare(model)
         self.rounded = self.engine.rounded_copy(model)
         self._recorder: _Recorder | None = None
+        self.undefined: Undefined | None = None  # since the first `advance`
         self.generator = generator
         self.clamp = full_clamp(model, clamp or {}, batch)
         self.free = tuple(n for n in model.names if n not in self.clamp or not bool(self.clamp[n].all()))
@@ -180,12 +214,16 @@ class Chain:
         choice = self.scan.next()
         if isinstance(choice, str):
             move = self._redraw(choice, state, self.clamp.get(choice))
+            if self.undefined is not None:
+                self.undefined.see(move)
             return {**state, choice: move.value}, [move]
         moves, after = [], dict(state)
         for index, name in enumerate(self.free):
             rows = (choice == index).nonzero().squeeze(1)
             if len(rows):
                 move = self._redraw_rows(name, state, rows)
+                if self.undefined is not None:
+                    self.undefined.see_some(move, rows)
                 after[name] = state[name].index_copy(0, rows, move.value)
                 moves.append(move)
         return after, moves
@@ -206,13 +244,18 @@ class Chain:
         progress: True or False shows a bar or not; None shows one on long runs in a terminal.
         """
         at_least({"steps": (steps, 0)})
-        return self.advance(self._validated(state), steps, observers, progress)
+        after = self.advance(self._validated(state), steps, observers, progress)
+        assert self.undefined is not None
+        self.undefined.refuse()
+        return after
 
     def advance(
         self, state: State, steps: int, observers: Iterable[Observer] = (), progress: bool | None = None
     ) -> State:
-        """`run` for a state that is valid already."""
+        """`run` for a state that is valid already. What is not finite stands in `undefined`."""
         observers = tuple(observers)
+        if self.undefined is None or self.undefined.traces.shape[1] != row_count(state):
+            self.undefined = Undefined(self.model, row_count(state))
         self.rounded.refresh()  # the model may have learned since
         if self.engine.captures and isinstance(self.scan, Scan) and self.free:
             return self._run_recorded(self.scan, state, steps, observers, progress)
@@ -232,6 +275,7 @@ class Chain:
             move = recorder.redraw(scan.next())
             for observer in observers:
                 observer(move)
+        self.undefined = recorder.undefined
         return {name: value.clone() for name, value in recorder.state.items()}
 
     def _validated(self, state: State) -> State:
@@ -259,6 +303,7 @@ class _Recorder:
         self.clamp, self.draw = chain.clamp, WeakCall(Chain._redraw, chain)  # weak: the chain keeps this recorder
         self.state = {name: value.clone() for name, value in state.items()}
         self.moves: dict[str, Move] = {}
+        self.undefined = Undefined(chain.model, row_count(state))
         self.programs = {n: chain.engine.program(self._redraw, chain.generator, n) for n in chain.free}
 
     def fits(self, state: State) -> bool:
@@ -277,8 +322,21 @@ class _Recorder:
         before = self.state[name].clone()
         move = self.draw(name, self.state, self.clamp.get(name))
         self.state[name].copy_(move.value)
+        self.undefined.see(move)
         _ = move.distribution.mean  # observers read it: its computation must be recorded too
         self.moves[name] = replace(move, previous=before)
+
+
+def require_defined(model: JointModel, first: Tensor) -> None:
+    """Refuse rows with a conditional that was not finite: `first` is as in `Undefined`."""
+    rows = (first >= 0).nonzero().squeeze(1).tolist()
+    if rows:
+        listed = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+        raise InputError(
+            f"p({model.names[int(first[rows[0]])]} | rest) is NaN or infinite in {len(rows)} of {len(first)} rows "
+            f"({listed}): their chains diverge. Leave these rows out, let chains begin anew more often by "
+            "regeneration=Regeneration(rate, warmup), or give real groups bounds or a ceiling"
+        )
 
 
 def max_rows(model: JointModel, most: int) -> int:

@@ -76,14 +76,27 @@ class Conditional(nn.Module):
 
     def forward(self, others: Mapping[str, Tensor]) -> Distribution:
         """Return the distribution given the encoded values of the other groups."""
-        output = self.network(others)
-        if tuple(output.shape[1:]) != self.family.output_shape:
-            raise InputError(
-                f"{type(self.network).__name__} must return [batch, {str(self.family.output_shape)[1:-1]}] "
-                f"for {self.family}, found {list(output.shape)}"
-            )
-        if output.dtype in (torch.bfloat16, torch.float16):  # under autocast: draws and scores need more digits
-            output = output.float()
+        output = self._checked(self.network(others), others)
         # By attribute: torch.compile of torch 2.11 would break the graph at a whole ParameterDict.
         shared = {name: getattr(self.shared, name) for name in self.family.shared_parameters()}
         return self.family.distribution(output, **shared)
+
+    def _checked(self, output: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+        """Refuse what a network may not return: a row for every row that it read, of the family's shape."""
+        read = next(iter(others.values()), None)
+        number = isinstance(output, Tensor) and output.is_floating_point()
+        if not number or tuple(output.shape[1:]) != self.family.output_shape or _rows(read) not in (None, len(output)):
+            wanted = ", ".join([str(_rows(read) or "batch"), *map(str, self.family.output_shape)])
+            found = f"{output.dtype} {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+            raise InputError(
+                f"{type(self.network).__name__} must return [{wanted}] for {self.family}, found {found}".replace(
+                    "torch.", ""
+                )
+            )
+        half = output.dtype in (torch.bfloat16, torch.float16)  # under autocast: draws and scores need more digits
+        double = output.dtype == torch.float64 and read is not None and read.dtype != torch.float64
+        return output.float() if half or double else output
+
+
+def _rows(value: Tensor | None) -> int | None:
+    return None if value is None else len(value)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from paracond.arrays import columns, is_table, numbers
 from paracond.errors import InputError, shown
+from paracond.html_table import html_table
 
 State = dict[str, Tensor]
 Mask = dict[str, Tensor]
@@ -97,6 +98,13 @@ class Data:
         shares = {name: float(mask.double().mean()) for name, mask in self.mask.items()}
         listed = [f"{name} {list(self.state[name].shape[1:])} {share:.0%} observed" for name, share in shares.items()]
         return f"<Data of {len(self):,} rows: {', '.join(listed)}>"
+
+    def _repr_html_(self) -> str:
+        lines = []
+        for name, value in self.state.items():
+            share = float(self.mask[name].double().mean())
+            lines.append((name, list(value.shape[1:]), str(value.dtype).removeprefix("torch."), f"{share:.0%}"))
+        return html_table(f"Data of {len(self):,} rows", ("group", "shape", "type", "observed"), lines)
 
     def __getitem__(self, rows) -> Data:
         """Select rows by a slice, a mask or indices. A single number keeps its batch axis."""

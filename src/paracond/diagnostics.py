@@ -65,6 +65,12 @@ class LatentUsage:
         return f"<{self.count} of {self.active.numel()} latent coordinates active, {total:.2f} nats in all>"
 
 
+def _asked(model: JointModel) -> JointModel:
+    if not isinstance(model, JointModel):
+        raise InputError(f"the model must be a JointModel, found {type(model).__name__}")
+    return model.eval_copy()
+
+
 @torch.no_grad()
 def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4, seed: int = 0) -> LatentUsage:
     """Measure how much the coordinates of a latent group encode of the examples, and how much a redraw preserves.
@@ -76,6 +82,9 @@ def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4,
     seed: fixes all randomness.
     """
     at_least({"sweeps": (sweeps, 0)})
+    model = _asked(model)
+    if not isinstance(data, Data):
+        raise InputError(f"latent_usage takes Data(values, mask), found {type(data).__name__}")
     generator = model.generator(seed)
     known, mask = model.validate(data.state, data.mask)
     model.check_names([latent])
@@ -157,6 +166,7 @@ def consistency(
     state: where the chains begin, one row each (default: random values).
     """
     at_least({"chains": (chains, 2), "warmup": (warmup, 0), "steps": (steps, 1)})
+    model = _asked(model)
     generator = model.generator(seed)
     state = initial_state(model, chains, generator) if state is None else state
     chain = Chain(model, scan="random", per_row=True, batch=row_count(state), generator=generator)

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from paracond.data import InputError
 from paracond.streams import Generator, exponential, normal, uniform
 
 LOG_2PI = math.log(2 * math.pi)
@@ -54,6 +55,11 @@ class Distribution(ABC):
     def entropy(self) -> Tensor:
         """Entropy of every coordinate in nats, `[batch, *event]`."""
 
+    def witness(self) -> Tensor:
+        """A number for every row, `[batch]`, which is finite where the row has a law, and NaN or infinite where its
+        parameters are not numbers. A draw does not show that: comparisons with NaN are false."""
+        return _row_sums(self.mean)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p(x_i | x_-i), `[batch]`."""
         return self.scores(value).reshape(len(value), -1).sum(1)
@@ -61,6 +67,11 @@ class Distribution(ABC):
     def redraw(self, value: Tensor, clamp: Tensor | None, generator: Generator) -> Tensor:
         """Draw the free coordinates, given `value` at those where `clamp` is true."""
         drawn = self.sample(generator)
+        if drawn.shape != value.shape:
+            raise InputError(
+                f"a draw of {type(self).__name__} has shape {list(drawn.shape)}, expected {list(value.shape)}: "
+                "networks, rules and families return one row for every row that they read"
+            )
         return drawn if clamp is None else torch.where(clamp, value, drawn)
 
 
@@ -118,6 +129,10 @@ class Softmax(Distribution):
     def entropy(self) -> Tensor:
         return -(self.mean * self.logits.log_softmax(-1)).sum(-1)
 
+    def witness(self) -> Tensor:
+        # Some classes may be impossible, with logits of minus infinity, but not all.
+        return _row_sums(self.logits.amax(-1))
+
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(Distribution):
@@ -145,3 +160,11 @@ class Gaussian(Distribution):
     @property
     def entropy(self) -> Tensor:
         return (self.log_scale + 0.5 * (1 + LOG_2PI)).expand_as(self.mu)
+
+    def witness(self) -> Tensor:
+        return _row_sums(self.mu + self.log_scale)
+
+
+def _row_sums(numbers: Tensor) -> Tensor:
+    """The sum of every row, which is finite if all its numbers are."""
+    return numbers.reshape(len(numbers), -1).sum(1)

@@ -113,6 +113,12 @@ class Chains:
         reports = [monitor.report() for monitor in self.monitors.values()]
         return all(bool((r <= bounds.r_hat).all() and (e >= bounds.ess).all()) for r, e in reports)
 
+    @property
+    def undefined(self) -> Tensor:
+        """As `first` of `Undefined`, of every row of the question."""
+        found = self.chain.undefined
+        return torch.full((0,), -1) if found is None else found.first.unflatten(0, (-1, self.chains)).amax(1)
+
     def answer(self, converged: bool) -> Answer:
         reports = {name: monitor.report() for name, monitor in self.monitors.items()}
         diagnostics = Diagnostics(

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from paracond.chain import Chain, max_rows
 from paracond.conditional import Conditional
-from paracond.data import InputError, Observed, State, at_least, row_count, take, wide
+from paracond.data import InputError, Observed, State, as_numbers, at_least, row_count, take, wide
 from paracond.families import Binary, Real
 from paracond.model import Context, JointModel
 from paracond.runtime.engine import Engine
@@ -131,13 +131,12 @@ def edited(
     """
     at_least({"sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
     whole, mask = _changed(model, state, name, change)
-    strong, generator, parts = guided(model, name, mask, weight), model.generator(seed), []
-    size = chunk or max_rows(model, 4096 if model.device.type == "cuda" else 256)
+    strong, generator, parts = guided(model, name, mask, weight).eval_copy(), model.generator(seed), []
+    asked, size = model.eval_copy(), chunk or max_rows(model, 4096 if model.device.type == "cuda" else 256)
     for first in range(0, row_count(whole), size):
         clamp = {name: torch.ones_like(mask)}
         chain = Chain(strong, clamp=clamp, scan="systematic", engine=engine, generator=generator)
-        with strong.eval_mode():
-            parts.append(_driven(model, chain, take(whole, slice(first, first + size)), name, mask, weight, sweeps))
+        parts.append(_driven(asked, chain, take(whole, slice(first, first + size)), name, mask, weight, sweeps))
     return {group: torch.cat([part[group] for part in parts]) for group in model.variables}
 
 
@@ -150,15 +149,24 @@ def _changed(model: JointModel, state: Mapping[str, Tensor], name: str, change: 
     if not isinstance(change, Observed):
         change = Observed(change)
     whole, _ = model.validate(state)
-    value, mask = torch.as_tensor(change.value).to(whole[name]), change.mask
-    mask = torch.ones_like(whole[name][0], dtype=torch.bool) if mask is None else torch.as_tensor(mask).to(model.device)
-    model.variables[name].check_shape(name, value)
+    new, mask = as_numbers("change.value", change.value), change.mask
+    mask = torch.ones_like(whole[name][0], dtype=torch.bool) if mask is None else as_numbers("change.mask", mask)
+    mask = mask.to(model.device)
+    model.variables[name].check_shape(name, new)
+    if mask.dtype != torch.bool:
+        raise InputError(f"change.mask must be boolean, found {mask.dtype}")
     if mask.ndim >= whole[name].ndim:
         shape, found = list(whole[name].shape[1:]), list(mask.shape)
         raise InputError(f"change.mask must have the shape {shape} of one row of {name!r}, found {found}")
-    if len(value) not in (1, len(whole[name])):
-        raise InputError(f"change.value of {name!r} must have 1 or {len(whole[name])} rows, found {len(value)}")
+    if len(new) not in (1, len(whole[name])):
+        raise InputError(f"change.value of {name!r} must have 1 or {len(whole[name])} rows, found {len(new)}")
+    mask = mask.expand(whole[name].shape[1:])
+    value = model.validate({name: new, **_context_rows(model, whole, len(new))}, {name: mask})[0][name]
     return {**whole, name: torch.where(mask, value, whole[name])}, mask
+
+
+def _context_rows(model: JointModel, state: State, rows: int) -> State:
+    return {name: state[name][:1].expand(rows, *state[name].shape[1:]) for name in model.context}
 
 
 def _driven(model: JointModel, chain: Chain, rows: State, name: str, mask: Tensor, weight: float, sweeps: int) -> State:
@@ -170,6 +178,8 @@ def _driven(model: JointModel, chain: Chain, rows: State, name: str, mask: Tenso
         rows[GUIDANCE.format(name)] = weight * doubts.sqrt()
         moved, open = chain.advance(rows, chain.sweeps(1)), doubts.flatten() >= SURE
         rows = {group: torch.where(wide(open, value), moved[group], value) for group, value in rows.items()}
+    if chain.undefined is not None:
+        chain.undefined.refuse()
     return rows
 
 

@@ -26,12 +26,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from paracond.chain import SCANS, Chain, max_rows
+from paracond.chain import SCANS, Chain, max_rows, require_defined
 from paracond.data import Data, InputError, Observed, State, at_least, one_of, row_count, take, warn_caller
 from paracond.gibbs import Chains, Converged, Sweeps, joined
 from paracond.model import JointModel, Regeneration
 from paracond.precision import Precise, Rounds
-from paracond.question import Answer, Diagnostics, Given, Init, Moments, Question
+from paracond.question import Answer, Diagnostics, Given, Init, Moments, Question, require_finite
 from paracond.runtime.engine import Engine
 from paracond.streams import RowStreams, as_keys, occurrences, rows_draw
 from paracond.tours import Batch, Record, TourRunner, one_of_scans, passes, slots_of
@@ -96,7 +96,7 @@ def query(
     _check_scan(scan, anew)
     question = Question.of(model, given, want, rows, init)
     engine = Engine.of(model.device, engine)
-    with model.eval_mode(), rows_draw():
+    with rows_draw():
         matters, direct = question.relevant()
         if anew is not None or bool(direct.all()):
             answer = _by_rows(question, matters, direct, chains, anew, stop, scan, engine, seed)
@@ -153,11 +153,16 @@ def sample(
     _check_scan(scan, anew)
     question = Question.of(model, given, None, rows, init)
     engine = Engine.of(model.device, engine)
-    with model.eval_mode(), rows_draw():
+    with rows_draw():
         if anew is not None:
-            return _drawn(question, anew, scan, engine, seed)
-        assert sweeps is not None
-        return _advanced(question, sweeps, scan, engine, seed, chunk, progress)
+            drawn, undefined = _drawn(question, anew, scan, engine, seed)
+        else:
+            assert sweeps is not None
+            drawn, undefined = _advanced(question, sweeps, scan, engine, seed, chunk, progress)
+    require_defined(question.model, undefined)
+    for name, value in drawn.items():
+        require_finite(name, value)
+    return drawn
 
 
 def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> State:
@@ -190,6 +195,7 @@ class _Found:
     moments, samples: marginals and draws.
     tours: the number of tours of every row, 0 where no chain ran.
     error, drift: as in `Diagnostics`.
+    undefined: as `first` of `Undefined`.
     """
 
     moments: dict[str, Moments]
@@ -197,12 +203,13 @@ class _Found:
     tours: torch.Tensor
     error: State
     drift: State
+    undefined: torch.Tensor
 
     def rows(self, which: torch.Tensor) -> _Found:
         """What was found about these rows."""
         moments = {name: each.rows(which) for name, each in self.moments.items()}
         samples, error, drift = (take(each, which) for each in (self.samples, self.error, self.drift))
-        return _Found(moments, samples, self.tours[which], error, drift)
+        return _Found(moments, samples, self.tours[which], error, drift, self.undefined[which])
 
     @classmethod
     def joined(cls, parts: Sequence[_Found]) -> _Found:
@@ -213,7 +220,8 @@ class _Found:
             {name: torch.cat([getattr(part, what)[name] for part in parts]) for name in names}
             for what in ("samples", "error", "drift")
         )
-        return cls(moments, samples, torch.cat([part.tours for part in parts]), error, drift)
+        tours, undefined = (torch.cat([getattr(part, what) for part in parts]) for what in ("tours", "undefined"))
+        return cls(moments, samples, tours, error, drift, undefined)
 
 
 def _by_rows(
@@ -241,6 +249,7 @@ def _by_rows(
         found.append(_toured(rounds))
         converged = rounds.converged
     every = _Found.joined(found).rows(torch.cat([easy, hard]).argsort()[same])
+    require_defined(question.model, every.undefined)
     unknown = [name for name in question.wanted if not bool(question.mask[name].all())]
     error, drift = ({name: each[name] for name in unknown} for each in (every.error, every.drift))
     diagnostics = Diagnostics(converged, sweeps, question.init, every.tours, error, drift)
@@ -270,6 +279,7 @@ def _toured(rounds: Rounds) -> _Found:
         rounds.tours,
         rounds.worst | zeros,
         rounds.drift | zeros,
+        rounds.undefined,
     )
 
 
@@ -282,10 +292,10 @@ def _directly(question: Question, keys: np.ndarray, draws: int) -> _Found:
         filled[places] = rows
         streams = as_keys(keys[filled]).to(device)
         part = question.rows(torch.from_numpy(filled).to(device))
-        moments, samples = part.directly(draws, RowStreams(streams, torch.zeros_like(streams)))
+        moments, samples, undefined = part.directly(draws, RowStreams(streams, torch.zeros_like(streams)))
         zero = torch.zeros(slots, dtype=torch.float64, device=device)
         zeros = dict.fromkeys(question.wanted, zero)
-        found = _Found(moments, samples, zero.long(), zeros, zeros)
+        found = _Found(moments, samples, zero.long(), zeros, zeros, undefined)
         parts.append(found.rows(torch.from_numpy(places).to(device)))
         order.append(rows)
     return _Found.joined(parts).rows(torch.from_numpy(np.argsort(np.concatenate(order))).to(device))
@@ -309,6 +319,7 @@ class _OneEach:
         keys = question.digests(seed)[:, 0]
         self.tours = Batch.of(np.arange(len(keys)), occurrences(keys), keys)
         self.drawn = {name: torch.empty_like(value) for name, value in question.known.items()}
+        self.undefined = torch.full((len(keys),), -1, dtype=torch.int64, device=question.model.device)
 
     def take(self, count: int) -> Batch:
         taken, self.tours = self.tours[:count], self.tours[count:]
@@ -318,17 +329,19 @@ class _OneEach:
         return np.ones(len(tours), dtype=bool)
 
     def finish(self, tours: Batch, record: Record) -> None:
+        rows = torch.from_numpy(tours.rows).to(self.undefined.device)
         for name, value in self.drawn.items():
-            value.index_copy_(0, torch.from_numpy(tours.rows).to(value.device), record.state[name])
+            value.index_copy_(0, rows, record.state[name])
+        self.undefined.index_copy_(0, rows, record.undefined)
 
 
-def _drawn(question: Question, anew: Regeneration, scan: str, engine: Engine, seed: int) -> State:
-    """The last states of tours."""
+def _drawn(question: Question, anew: Regeneration, scan: str, engine: Engine, seed: int) -> tuple[State, torch.Tensor]:
+    """The last states of tours, and which are undefined."""
     model = question.model
     free = [name for name in model.names if not bool(question.mask[name].all())]
     each, slots = _OneEach(question, seed), slots_of(model, row_count(question.known))
     TourRunner(question, free, [], anew, scan, engine, slots).run(each)
-    return each.drawn
+    return each.drawn, each.undefined
 
 
 # --- by chains that never begin anew ----------------------------------------------------------------------------------
@@ -338,24 +351,30 @@ def _by_chains(
     question: Question, relevant: set[str], chains: int, stop: Converged | Sweeps, scan: str, engine: Engine, seed: int
 ) -> Answer:
     model = question.model
-    generator, answers = model.generator(seed), []
+    generator, answers, undefined = model.generator(seed), [], []
     chunk = max(1, max_rows(model, MAX_ROWS[model.device.type == "cuda"]) // chains)
     for part in question.parts(chunk):
         run = Chains(part, relevant, chains, scan, engine, generator)
-        answers.append(run.answer(stop.run(run)))
+        converged = stop.run(run)
+        undefined.append(run.undefined)
+        if bool((run.undefined < 0).all()):
+            answers.append(run.answer(converged))
+    require_defined(model, torch.cat(undefined))
     return answers[0] if len(answers) == 1 else joined(answers)
 
 
 def _advanced(
     question: Question, sweeps: int, scan: str, engine: Engine, seed: int, chunk: int | None, progress: bool | None
-) -> State:
+) -> tuple[State, torch.Tensor]:
     model = question.model
-    generator, drawn = model.generator(seed), []
+    generator, drawn, undefined = model.generator(seed), [], []
     for part in question.parts(chunk or max_rows(model, 32_768 if model.device.type == "cuda" else 256)):
         state = part.first_state(generator)
         chain = Chain(model, clamp=part.mask, scan=scan, engine=engine, generator=generator)
         drawn.append(chain.advance(state, chain.sweeps(sweeps), progress=progress))
-    return {name: torch.cat([part[name] for part in drawn]) for name in model.variables}
+        assert chain.undefined is not None
+        undefined.append(chain.undefined.first)
+    return {name: torch.cat([part[name] for part in drawn]) for name in model.variables}, torch.cat(undefined)
 
 
 # --- checks and warnings ----------------------------------------------------------------------------------------------
@@ -408,12 +427,6 @@ def _complaint(diagnostics: Diagnostics, stop: Stop) -> UserWarning | None:
     if isinstance(stop, Precise):
         if diagnostics.converged:
             return None
-        for name, error in diagnostics.error.items():
-            if bool(error.isnan().any()):
-                return ImpreciseWarning(
-                    f"{name!r} is not finite in {int(error.isnan().sum())} of {len(error)} rows: its chains diverge. "
-                    "Make tours shorter, regeneration=Regeneration(rate, warmup), or give its family bounds"
-                )
         name, error = max(diagnostics.error.items(), key=lambda each: float(each[1].max()))
         bad = int((error > stop.error).sum())
         return ImpreciseWarning(

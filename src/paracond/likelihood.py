@@ -112,8 +112,9 @@ def log_likelihood(
     known, clamp = _one_row(model, given or {}, mask)
     many = {name: Observed(known[name].expand(count, *known[name].shape[1:]), clamp[name]) for name in known}
     first = sample(model, many, rows=count, regeneration=before, engine=engine, seed=seed)
-    with model.eval_mode():
-        found = _averaged(_sweep_scores(model, values, mask, first, clamp, seed))
+    scores = _sweep_scores(model.eval_copy(), values, mask, first, clamp, seed)
+    _require_numbers(scores.isnan().any(1))
+    found = _averaged(scores)
     rough = int(found.value.isnan().sum())
     if rough:
         more = f"ask for more, as in draws={16 * count}, or use anomaly_score"
@@ -158,12 +159,26 @@ def anomaly_score(
     possible = any(model.conditional(name).init is not None and bool(mask[name].any()) for name in model.names)
     by = ("evidence" if possible else "surprise") if by is None else by
     one_of("by", by, ("evidence", "surprise"))
-    with model.eval_mode():
-        if by == "surprise":
-            return _surprise(model, values, mask, 8 if draws is None else draws, regeneration, engine, seed)
-        if not possible:
-            raise InputError('by="evidence" needs an observed group with an initializer: use by="surprise"')
-        return -log_density(model, values, mask, 256 if draws is None else draws, seed)
+    if by == "evidence" and not possible:
+        raise InputError('by="evidence" needs an observed group with an initializer: use by="surprise"')
+    asked = model.eval_copy()
+    if by == "surprise":
+        found = _surprise(asked, values, mask, 8 if draws is None else draws, regeneration, engine, seed)
+    else:
+        found = -log_density(asked, values, mask, 256 if draws is None else draws, seed)
+    _require_numbers(found.isnan())
+    return found
+
+
+def _require_numbers(bad: Tensor) -> None:
+    """Refuse rows whose score is not a number."""
+    rows = bad.nonzero().squeeze(1).tolist()
+    if rows:
+        listed = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+        raise InputError(
+            f"data: {len(rows)} of {len(bad)} rows have no score ({listed}), because the model's conditionals are not "
+            "finite there: leave these rows out"
+        )
 
 
 # --- likelihood -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,12 +40,16 @@ from paracond.data import (
 )
 from paracond.distributions import Distribution
 from paracond.families import Family, family_from
+from paracond.html_table import html_table
 from paracond.networks.base import describe, rebuild
 from paracond.networks.outline import Outline, beyond_state
+from paracond.runtime.engine import lay_out
+from paracond.runtime.eval_copy import eval_copy
 from paracond.serialization import Entry
 
 FORMAT = "paracond model 2"
 FORMATS = (FORMAT, "paracond model 1")  # the first had no digest of the description, and names of classes alone
+MOST_LISTED = 6  # groups in a line of `repr`
 SPARE = 2**23  # bytes of tensors that a network may compute from its arguments, besides twice those of its file
 Item = TypeVar("Item")
 HALF = (torch.bfloat16, torch.float16)
@@ -144,11 +148,47 @@ class JointModel(nn.Module):
         self.variables |= {name: group.family for name, group in self.context.items()}
         self.alpha = _normalised(self.names, alpha)
         self.regeneration = Regeneration() if regeneration is None else regeneration
+        lay_out(self)
         # One parameter that shows type and device (in a tuple, so that it is not registered again).
         self._probe = (next(self.parameters(), None),)
 
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}: {family}" for name, family in self.variables.items())
+    def __repr__(self) -> str:
+        lines = [self._headline()]
+        for name, family, reads, network, notes in self._summary():
+            parts = [f"{name}: {family}", reads and f"given {reads}", network and f"by {network}"]
+            lines.append(", ".join(filter(None, [" ".join(filter(None, parts)), notes])))
+        return "\n  ".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html_table(self._headline(), ("group", "family", "given", "network", "notes"), self._summary())
+
+    def _headline(self) -> str:
+        groups = "1 group" if len(self.names) == 1 else f"{len(self.names)} groups"
+        place = f"{str(self.dtype).removeprefix('torch.')} on {self.device}"
+        return f"{type(self).__name__} of {groups}: {_size(self)}, {place}, {self.regeneration}"
+
+    def _summary(self) -> list[tuple[str, str, str, str, str]]:
+        """A line for every group: its name, family, what it reads, its network, and what is special."""
+        equal = len(set(self.alpha.values())) == 1
+        lines = []
+        for name in self.names:
+            each = self.conditional(name)
+            network = f"{type(each.network).__name__} ({_size(each.network)})"
+            notes = [] if equal else [f"alpha {self.alpha[name]:.3g}"]
+            notes += [] if each.init is None else [f"init {type(each.init).__name__}"]
+            reads = self._reads_in_short(name, each.network)
+            lines.append((name, _in_short(each.family), reads, network, ", ".join(notes)))
+        for name, group in self.context.items():
+            default = "must be given" if group.default is None else f"default {group.default!r:.40}"
+            lines.append((name, _in_short(group.family), "", "", f"context, {default}"))
+        return lines
+
+    def _reads_in_short(self, name: str, network: object) -> str:
+        others, reads = [k for k in self.variables if k != name], getattr(network, "reads", None)
+        reads = list(reads) if isinstance(reads, tuple) else others
+        if len(reads) <= MOST_LISTED:
+            return ", ".join(map(str, reads)) or "nothing"
+        return "all others" if set(reads) == set(others) else f"{len(reads)} of {len(others)} others"
 
     def forward(self, name: str, state: Mapping[str, Tensor]) -> Distribution:
         """Return the distribution p(x_name | the rest of the state)."""
@@ -205,16 +245,25 @@ class JointModel(nn.Module):
         """A source of randomness on the model's device."""
         return seeded(seed, self.device)
 
-    @contextmanager
-    def eval_mode(self) -> Iterator[None]:
-        """Put all layers in evaluation mode (no dropout, no noise) for a while, then restore their modes."""
-        former = [(module, module.training) for module in self.modules()]
-        self.eval()
-        try:
-            yield
-        finally:
-            for module, training in former:
-                module.training = training
+    def eval_copy(self) -> JointModel:
+        """The model as questions evaluate it: in evaluation mode (no dropout, no noise), with the same weights.
+
+        This model does not change, so it may be trained, or asked by other threads, at the same time. Weights that are
+        NaN or infinite are refused.
+        """
+        self.require_finite()
+        return eval_copy(self)
+
+    def require_finite(self) -> None:
+        """Refuse weights that are NaN or infinite, by their group."""
+        numbers = {key: tensor for key, tensor in self.state_dict().items() if tensor.is_floating_point()}
+        if not numbers or bool(torch.stack([tensor.sum().double() for tensor in numbers.values()]).isfinite().all()):
+            return
+        for key in [key for key, tensor in numbers.items() if not bool(tensor.isfinite().all())]:
+            _, number, rest = key.split(".", 2)
+            raise InputError(
+                f"the model has NaN or infinite weights, {rest} of {self.names[int(number)]!r}: load or train it again"
+            )
 
     # --- checks -------------------------------------------------------------------------------------------------
 
@@ -331,6 +380,19 @@ class JointModel(nn.Module):
                 conditionals[name] = Conditional(family, network, init)
         context = {n: Context(family_from(c["family"]), c["default"]) for n, c in description["context"].items()}
         return cls(conditionals, description["alpha"], context, Regeneration(**description.get("regeneration", {})))
+
+
+def _in_short(family: Family) -> str:
+    """A family with those settings that are not its defaults."""
+    settings = [(each.name, repr(getattr(family, each.name)), repr(each.default)) for each in fields(family)]
+    special = [f"{name}={value}" for name, value, default in settings if value != default]
+    return f"{type(family).__name__}({', '.join(special)})"
+
+
+def _size(module: nn.Module) -> str:
+    """The number of its parameters, without those of lazy modules that have not run yet."""
+    count = sum(p.numel() for p in module.parameters() if not nn.parameter.is_lazy(p))
+    return f"{count:,} parameters"
 
 
 @contextmanager

@@ -88,6 +88,7 @@ class Rounds:
         self.store = _Store()
         self.tours = torch.zeros(rows, dtype=torch.int64, device=model.device)
         options: dict = {"dtype": torch.float64, "device": model.device}
+        self.undefined = torch.full((rows,), -1, dtype=torch.int64, device=model.device)  # as in `Undefined`
         self.worst, self.drift = ({name: torch.zeros(rows, **options) for name in names} for _ in range(2))
         self.moments: dict[str, Moments] = {}
         for name in names:
@@ -134,6 +135,7 @@ class Rounds:
         if not len(tours):
             return
         self._keep_samples(tours, record.state)
+        self.undefined.scatter_reduce_(0, torch.from_numpy(tours.rows).to(self.device), record.undefined, "amax")
         places = self.store.put(record.means)
         for row, number, place in zip(tours.rows.tolist(), tours.numbers.tolist(), places, strict=True):
             self.places[row][number] = place

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paracond.chain import full_clamp, transition
-from paracond.data import InputError, Mask, Observed, State, as_numbers, merge, named, one_of, row_count, seeded, take
+from paracond.chain import Undefined, full_clamp, transition
+from paracond.data import InputError, Mask, Observed, State, merge, named, one_of, row_count, seeded, separated, take
+from paracond.html_table import html_table
 from paracond.initializers.initial_state import has_init, initial_state
 from paracond.model import JointModel
 from paracond.observers import summary
@@ -67,16 +68,23 @@ class Diagnostics:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Holds the answer to a query, in dictionaries by the names of the wanted groups.
+    """Holds the answer to a query. All but `diagnostics` are dictionaries from names of wanted groups to tensors.
 
-    probabilities: marginal probabilities, `[batch, *event]` for Binary, `[batch, *event, classes]` for Categorical.
-    mean: means of the marginals of Binary and Real groups, `[batch, *event]`.
-    std: standard deviations of the same marginals, `[batch, *event]`.
-    error: standard errors of `probabilities` and `mean`, of their shapes (by tours).
-    error_of_std: standard errors of `std` (by tours).
+    The shape of a group's values is `*event`: `64` for `Real(64)`, nothing for `Categorical(10)`. `batch` is the number
+    of rows of the question, `chains` that argument of `query`.
+
+    probabilities: of being 1, `[batch, *event]`, for Binary groups; of each class, `[batch, *event, classes]`, for
+        Categorical ones. Real groups are not in it.
+    mean: means of the marginals, `[batch, *event]`. Categorical groups are not in it.
+    std: standard deviations of the marginals, `[batch, *event]`. Categorical groups are not in it.
     decisions: the most probable class or value, or the mean of a Real group, `[batch, *event]`.
     samples: independent draws, `[batch, chains, *event]`.
-    diagnostics: how far to trust all this.
+    diagnostics: how far to trust all this, `Diagnostics`.
+    error: standard errors of `probabilities`, and of `mean` for Real groups, of the same shapes. Chains that never
+        begin anew give none.
+    error_of_std: standard errors of `std`, of the same shapes. Chains that never begin anew give none.
+
+    Values that were given are their own decisions and samples, with errors of 0.
     """
 
     probabilities: dict[str, Tensor]
@@ -89,7 +97,24 @@ class Answer:
     error_of_std: dict[str, Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<Answer about {', '.join(self.samples)}: {self.diagnostics!r}>"
+        return f"<{self._title()}>"
+
+    def _repr_html_(self) -> str:
+        kept = ("probabilities", "mean", "std", "decisions", "samples")
+        lines = []
+        for name in self.samples:
+            found = [getattr(self, each).get(name) for each in kept]
+            shapes = ["" if value is None else list(value.shape) for value in found]
+            error = f"{float(self.error[name].max()):.2g}" if name in self.error else ""
+            lines.append((name, *shapes, error))
+        return html_table(self._title(), ("group", *kept, "largest error"), lines)
+
+    def _title(self) -> str:
+        trust = repr(self.diagnostics)[1:-1]
+        if not self.samples:
+            return f"Answer about nothing: {trust}"
+        rows = row_count(self.samples)
+        return f"Answer about {', '.join(self.samples)} of {rows:,} {'row' if rows == 1 else 'rows'}: {trust}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +155,7 @@ class Question:
             raise InputError(f"the model must be a JointModel, found {type(model).__name__}")
         if isinstance(init, str):
             one_of("init", init, ("fitted", "random"))
+        model = model.eval_copy()
         known, mask = _known(model, {} if given is None else given, rows)
         wanted = _wanted(model, mask, want)
         full_clamp(model, mask)  # refuses masks that a family cannot honour, also where no chain will run
@@ -202,9 +228,13 @@ class Question:
         return matters, ~torch.stack(list(uncertain.values())).any(0)
 
     @torch.no_grad()
-    def directly(self, draws: int, streams: RowStreams) -> tuple[dict[str, Moments], State]:
-        """Marginals and draws where everything that the wanted groups read is given: those of their conditionals."""
+    def directly(self, draws: int, streams: RowStreams) -> tuple[dict[str, Moments], State, Tensor]:
+        """Marginals and draws where everything that the wanted groups read is given: those of their conditionals.
+
+        The last is `first` of `Undefined`.
+        """
         model, known, mask = self.model, self.known, self.mask
+        undefined = Undefined(model, row_count(known))
         state = initial_state(model, row_count(known), streams, known, mask, fitted=False)
         moments, samples = {}, {}
         for name in self.wanted:
@@ -212,11 +242,12 @@ class Question:
             if not bool(mask[name].all()):
                 own = streams.at(model.index(name), 1)
                 move = transition(model, name, state, mask[name], own)
+                undefined.see(move)
                 mean, variance = summary(model.variables[name], move)
                 moments[name] = Moments(mean, variance.sqrt(), torch.zeros_like(mean), torch.zeros_like(mean))
                 drawn = [move.distribution.redraw(state[name], mask[name], own) for _ in range(draws)]
                 samples[name] = torch.stack(drawn, 1)
-        return moments, samples
+        return moments, samples, undefined.first
 
     def certain(self, name: str) -> Moments:
         """The moments of a value that is known."""
@@ -234,6 +265,7 @@ class Question:
         found: dict[str, dict[str, Tensor]] = {key: {} for key in ("probabilities", "mean", "std", "decisions")}
         errors: dict[str, dict[str, Tensor]] = {"error": {}, "error_of_std": {}}
         for name, each in moments.items():
+            require_finite(name, each.mean, each.std, each.error, each.error_of_std)
             family = self.model.variables[name]
             decided = family.decide(each.mean).to(self.known[name].dtype)
             found["decisions"][name] = torch.where(self.mask[name], self.known[name], decided)
@@ -249,12 +281,24 @@ class Question:
         return Answer(**found, samples=samples, diagnostics=diagnostics, **errors)
 
 
+def require_finite(name: str, *numbers: Tensor | None) -> None:
+    """Refuse rows in which something about a group is NaN or infinite."""
+    for each in [each for each in numbers if each is not None and each.is_floating_point()]:
+        bad = ~each.reshape(len(each), -1).isfinite().all(1)
+        if bool(bad.any()):
+            rows = bad.nonzero().squeeze(1).tolist()
+            listed = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+            raise InputError(
+                f"{name!r} is NaN or infinite in {len(rows)} of {len(bad)} rows ({listed}): leave these rows out, or "
+                "give the group bounds or a ceiling"
+            )
+
+
 def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
     """What is given, as values and full masks of all variables; single rows are repeated."""
     parts = named("given", given)
     observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in parts.items()}
-    values = {k: as_numbers(k, v.value) for k, v in observed.items()}
-    masks = {k: as_numbers(f"the mask of {k}", v.mask) for k, v in observed.items() if v.mask is not None}
+    values, masks = separated({k: v.value for k, v in observed.items()}, {k: v.mask for k, v in observed.items()})
     model.check_names(values)
     for name, value in values.items():  # before rows are repeated
         model.variables[name].check_shape(name, value)

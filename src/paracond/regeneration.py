@@ -115,7 +115,8 @@ def distances(
     host = torch.Generator().manual_seed(seed)
     real = _completed(model, data[torch.randperm(len(data), generator=host)[:count]], engine, seed)
     ages = _ages(max(each.warmup + _longest(each.rate) for each in candidates))
-    with model.eval_mode(), _Activations(model) as activations:
+    model = model.eval_copy()
+    with _Activations(model) as activations:
         features = [_Reference(layer) for layer in activations(real)]
         drawn = _layers_by_age(model, real, activations, count, ages, engine, generator)
     places = [_places(each, ages, count, host).to(model.device) for each in candidates]
@@ -173,6 +174,8 @@ def _layers_by_age(
         for age in ages:
             state, now = chain.advance(state, chain.sweeps(age - now), progress=False), age
             seen.append(activations(state))
+        if chain.undefined is not None:
+            chain.undefined.refuse()
         parts.append([torch.stack(layer) for layer in zip(*seen, strict=True)])
     return [torch.cat(layer, 1) for layer in zip(*parts, strict=True)]
 

@@ -52,7 +52,10 @@ class RowStreams:
     def bits(self, shape: Sequence[int]) -> Tensor:
         """The next 64 random bits of every element, int64 `[rows, ...]`."""
         if shape[0] != len(self.keys):
-            raise InputError(f"{len(self.keys)} streams draw one row each, found a draw of shape {list(shape)}")
+            raise InputError(
+                f"a draw has shape {list(shape)}, expected {len(self.keys)} rows: networks, rules and families return "
+                "one row for every row that they read"
+            )
         draw = self.place * USES + self._uses
         self._uses += 1
         base = _mix(_mix(self.keys + self.time * _signed(GOLDEN)) + _signed(draw * GOLDEN))

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from paracond.chain import SCANS as OF_CHAINS
-from paracond.chain import transition
+from paracond.chain import Undefined, transition
 from paracond.data import InputError, Mask, State, merge, one_of, take, wide
 from paracond.estimates import TourMeans
 from paracond.initializers.initial_state import blank_state, draw_groups, has_init, redraw_rest
@@ -97,10 +97,14 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What tours that have just ended leave, by group, `[tours, ...]`: their last states, and their means."""
+    """What tours that have just ended leave, by group, `[tours, ...]`: their last states, and their means.
+
+    undefined: as `first` of `Undefined`, of every tour.
+    """
 
     state: State
     means: dict[str, TourMeans]
+    undefined: Tensor
 
 
 class Schedule(Protocol):
@@ -166,7 +170,6 @@ class TourRunner:
         self.question, self.model, self.regeneration, self.slots = question, question.model, regeneration, slots
         self.free, self.scan, self.rows = tuple(free), scan, rows or {}
         self.engine = engine
-        engine.prepare(self.model)
         self.rounded = engine.rounded_copy(self.model)
         self.rounded.refresh()
         self.clamped = [n for n in self.free if n in self.rows or bool(question.mask[n].any())]
@@ -178,6 +181,7 @@ class TourRunner:
         self.weights = torch.tensor(weights, dtype=torch.float64, device=device)
         self.state: State = {}
         self.clamp: Mask = {}
+        self.undefined = Undefined(self.model, slots)
         self.count = torch.zeros(slots, dtype=torch.float64, device=device)
         half = max(1, round(math.log(2) / regeneration.rate))  # the median of the states that count
         self.means = {n: _Means(self.model, n, slots, regeneration.warmup, half) for n in observed if n in self.free}
@@ -239,6 +243,7 @@ class TourRunner:
         self.streams.keys.index_copy_(0, to, first.keys.index_select(0, source))
         self.streams.time.index_fill_(0, to, 0)
         self.last.index_copy_(0, to, first.last.index_select(0, source))
+        self.undefined.forget(to)
         counted = float(self.regeneration.warmup == 0)  # the first state counts as well
         self.count.index_fill_(0, to, counted)
         for name, means in self.means.items():
@@ -253,7 +258,8 @@ class TourRunner:
         at = torch.from_numpy(slots).to(self.model.device)
         state = {name: value.index_select(0, at) for name, value in self.state.items()}
         length = self.count.index_select(0, at)
-        return Record(state, {name: means.taken(at, length) for name, means in self.means.items()})
+        means = {name: means.taken(at, length) for name, means in self.means.items()}
+        return Record(state, means, self.undefined.first.index_select(0, at))
 
     # --- one sweep of all slots, as one program ----------------------------------------------------------------------
 
@@ -280,6 +286,7 @@ class TourRunner:
             streams = self.streams.at(place + self.model.index(name))
             move = transition(self.rounded.model, name, self.state, clamp, streams)
         self.state[name].copy_(move.value)
+        self.undefined.see(move, rows)
         if name in self.means:
             self.means[name].see(rows, *summary(self.model.variables[name], move))
 

@@ -83,11 +83,10 @@ def random_code(
     x = next(name for name in names if name != latent)
     generator = model.generator(seed)
     state, _ = model.validate(dict(given), rows=rows)
-    with model.eval_mode():
-        codes = prior_of(model, latent, prior)
-        state[latent] = codes.sample(lambda examples: model(latent, examples), len(state[x]), generator, model.dtype)
-        parts = [slice(first, first + DRAWN) for first in range(0, len(state[x]), DRAWN)]
-        drawn = [model(x, take(state, part)).sample(generator) for part in parts]
+    asked, codes = model.eval_copy(), prior_of(model, latent, prior)
+    state[latent] = codes.sample(lambda examples: asked(latent, examples), len(state[x]), generator, model.dtype)
+    parts = [slice(first, first + DRAWN) for first in range(0, len(state[x]), DRAWN)]
+    drawn = [asked(x, take(state, part)).sample(generator) for part in parts]
     return {**state, x: torch.cat(drawn)}
 
 
@@ -112,17 +111,17 @@ def elbo(model: JointModel, data: Data, *, prior: Data | None = None, draws: int
     at_least({"draws": (draws, 1)})
     x, z = roles(model, data)
     generator, found, codes = model.generator(seed), [], prior_of(model, z, prior)
-    with model.eval_mode():
-        log_prior = codes.log_prob(lambda examples: model(z, examples))
-        for first in range(0, len(data), SCORED):
-            part = data[first : first + SCORED]
-            state, _ = model.validate(part.state, part.mask)
-            q = model(z, state)
-            drawn = [q.sample(generator) for _ in range(draws)]
-            scores = [model(x, {**state, z: code}).log_prob(state[x]) for code in drawn]
-            if log_prior is not None:
-                scores += [log_prior(code) for code in drawn]
-            found.append(torch.stack(scores).sum(0) / draws - codes.charge(q))
+    asked = model.eval_copy()
+    log_prior = codes.log_prob(lambda examples: asked(z, examples))
+    for first in range(0, len(data), SCORED):
+        part = data[first : first + SCORED]
+        state, _ = model.validate(part.state, part.mask)
+        q = asked(z, state)
+        drawn = [q.sample(generator) for _ in range(draws)]
+        scores = [asked(x, {**state, z: code}).log_prob(state[x]) for code in drawn]
+        if log_prior is not None:
+            scores += [log_prior(code) for code in drawn]
+        found.append(torch.stack(scores).sum(0) / draws - codes.charge(q))
     return torch.cat(found)
 
 

@@ -30,8 +30,8 @@ def written(model: pc.JointModel, state: State, out: Path, title: str, parts: di
         files.append(out / f"{title if len(files) == 1 else f'{title}_{name}'}.png")
         picture(shown).savefig(files[-1], dpi=150, bbox_inches="tight")
     for name in _segmentations(model):
-        with torch.no_grad(), model.eval_mode():
-            decided = model.variables[name].decide(model(name, state).mean).cpu()
+        with torch.no_grad():
+            decided = model.variables[name].decide(model.eval_copy()(name, state).mean).cpu()
         files.append(out / f"{title}_{name}.png")
         picture(_painted(decided)).savefig(files[-1], dpi=150, bbox_inches="tight")
     return files

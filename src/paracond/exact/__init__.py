@@ -3,10 +3,15 @@
 Distributions are float64 tensors of shape (K_1, ..., K_m), one axis per group (one axis in all for a `MatrixKernel`).
 Up to 2^16 states take seconds.
 
-- `kernels`: kernels p(x | x') are applied to distributions and scored against each other;
-- `regenerative`: the kernel that begins anew, K = (1 - eps) G + eps b;
-- `limits`: limiting distributions, reversal, the likelihood and its bounds;
-- `finite`: joint models, enumerated.
+- `kernels`: kernels p(x | x') are applied to distributions and scored against each other: `Kernel`, `GibbsKernel`,
+  `MatrixKernel`, `Composed`, `sweep`;
+- `regenerative`: the kernel that begins anew, K = (1 - eps) G + eps b: `Regenerative`;
+- `limits`: limiting distributions, reversal, the likelihood and its bounds: `limiting`, `mixing_rate`, `reverse`,
+  `conditionals`, `detailed_balance_gap`, `consistency_gap`, `trajectory`, `kl`, `likelihood`, `lower_bound`, `f`,
+  `f_hat`;
+- `finite`: joint models, enumerated: `enumerate_model` makes a `Finite`; `clamped_gap`.
+
+`help(pc.exact.Finite)` describes one class and its methods.
 """
 
 from paracond.exact.finite import Finite, clamped_gap, enumerate_model
@@ -26,6 +31,7 @@ from paracond.exact.limits import (
     trajectory,
 )
 from paracond.exact.regenerative import Regenerative
+from paracond.short_help import names_of
 
 __all__ = [
     "Composed",
@@ -50,3 +56,5 @@ __all__ = [
     "sweep",
     "trajectory",
 ]
+
+__dir__ = names_of(__name__)

@@ -162,13 +162,15 @@ def enumerate_model(model: JointModel) -> Finite:
         raise InputError(f"{math.prod(sizes)} states are too many to enumerate (at most {MOST})")
     axes = torch.meshgrid(*[torch.arange(k) for k in sizes], indexing="ij")
     states = {name: v[index.flatten()] for (name, v), index in zip(values.items(), axes, strict=True)}
-    double = copy.deepcopy(model).to("cpu", torch.float64).eval()
+    double = copy.deepcopy(model.eval_copy()).to("cpu", torch.float64)
     stored = {name: model.variables[name].store(v, torch.float64) for name, v in states.items()}
     for name, group in model.context.items():
         stored[name] = group.values(name, math.prod(sizes), torch.float64, torch.device("cpu"))
     tables = []
     for axis, name in enumerate(model.names):
         table = torch.cat([_probabilities(double, name, stored, first) for first in range(0, math.prod(sizes), CHUNK)])
+        if not bool(table.isfinite().all()):
+            raise InputError(f"p({name} | rest) is NaN or infinite in some states: the model cannot be enumerated")
         table = table.view(sizes)
         tables.append(table / table.sum(axis, keepdim=True))
     kernel = GibbsKernel(tables, [model.alpha[n] for n in model.names])

@@ -8,8 +8,9 @@ places in memory (the running batch, the parameters, the random state). An engin
 - "graphs" (CUDA) calls a program three times, so that optimisers and libraries make their state, then records it as one
   CUDA graph. From then on a call is one launch, without any work in Python. Networks are rounded too.
 
-Weights of convolutions are laid out channels last. Autocast would round every weight at every call. Programs evaluate a
-`RoundedCopy` of the model instead, whose weights of convolutions and linear layers are rounded together.
+Weights of convolutions are laid out channels last when a model is made (`lay_out`). Autocast would round every weight
+at every call. Programs evaluate a `RoundedCopy` of the model instead, whose weights of convolutions and linear layers
+are rounded together.
 
 Two sets of recorded programs may run at the same time if they share nothing: no stream, no memory of graphs, no random
 generator. So work in parallel to the main stream has an engine of its own (`twin`) and is called in `side_stream`;
@@ -124,12 +125,6 @@ class Engine:
     def of(cls, device: torch.device, engine: str | Engine) -> Engine:
         """Return an engine, which may be given by its mode."""
         return engine if isinstance(engine, Engine) else cls(device, engine)
-
-    def prepare(self, model: nn.Module) -> None:
-        """Lay out the weights of convolutions channels last. The results stay the same."""
-        for module in model.modules():
-            if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
-                module.weight.data = module.weight.data.to(memory_format=torch.channels_last)
 
     def rounded_copy(self, model: Model) -> RoundedCopy[Model]:
         """Return the model as this engine's programs evaluate it."""
@@ -276,6 +271,14 @@ class WeakCall:
     def __deepcopy__(self, memo: dict) -> WeakCall:
         """Copy the call together with its owner: the copy calls the copied owner."""
         return WeakCall(self.function, copy.deepcopy(self.owner(), memo), *copy.deepcopy(self.arguments, memo))
+
+
+def lay_out(model: nn.Module) -> None:
+    """Lay out the weights of convolutions channels last, where they are new. The results stay the same."""
+    layers = [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d))]
+    for weight in [layer.weight for layer in layers if not layer.weight.is_meta]:
+        if not weight.is_contiguous(memory_format=torch.channels_last):
+            weight.data = weight.data.to(memory_format=torch.channels_last)
 
 
 def _move_towards(means: list[Tensor], values: list[Tensor], weight: Tensor) -> None:

@@ -128,6 +128,11 @@ class Learner(Trainer[Info]):
         self.evaluate = self.engine.fused(self._evaluate)
         self.update = {n: self.engine.program(self._update, self.generator, n) for n in model.names}
 
+    def _summary(self) -> dict[str, str]:
+        length = self.chain_length(max(0, self.step_count - 1))  # of the last update
+        shown = f"{length:g}" if isinstance(length, (int, float)) else repr(length)
+        return super()._summary() | {"chain length": shown}
+
     def fit(self, steps: int, progress: bool | None = None, held_out: Data | None = None) -> JointModel:
         """Do `steps` updates; returns the averaged model.
 

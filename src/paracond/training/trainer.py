@@ -16,12 +16,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from paracond.data import Data, InputError, as_float, at_least, named, seeded, shown
+from paracond.html_table import html_table
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, RoundedCopy
 from paracond.runtime.nonfinite import NonFiniteGuard
@@ -101,7 +102,7 @@ class Trainer(Stepwise[Info, JointModel]):
 
     def _make_optimisers(self, optimiser: Optimiser) -> None:
         model, engine = self.model, self.engine
-        engine.prepare(model.train())
+        model.train()
         self.averaged = copy.deepcopy(model).requires_grad_(False).eval()
         self.parameters = {n: [p for p in model.conditional(n).parameters() if p.requires_grad] for n in model.names}
         if not any(self.parameters.values()):
@@ -123,6 +124,29 @@ class Trainer(Stepwise[Info, JointModel]):
         self.buffers = {n: list(zip(mean.buffers(), now.buffers(), strict=True)) for n, (mean, now) in pairs.items()}
         self.updates = dict.fromkeys(model.names, 0)
 
+    def __repr__(self) -> str:
+        said = ", ".join(f"{what} {value}" for what, value in self._summary().items())
+        losses = [f"{name} {loss}" for name, _, loss in self._losses()]
+        return f"<{type(self).__name__}: {said}; last losses: {', '.join(losses)}>"
+
+    def _repr_html_(self) -> str:
+        said = ", ".join(f"{what} {value}" for what, value in self._summary().items())
+        return html_table(f"{type(self).__name__}: {said}", ("group", "updates", "last loss"), self._losses())
+
+    def _summary(self) -> dict[str, str]:
+        """What `repr` says of the learner."""
+        return {
+            "step": f"{self.step_count:,}",
+            "rows": f"{self.completion.rows:,}",
+            "batch size": f"{self.batch_size:,}",
+            "device": str(self.model.device),
+        }
+
+    def _losses(self) -> list[tuple[str, str, str]]:
+        """Updates and last loss of every group. Reading losses waits for the device."""
+        last = {name: f"{float(loss):.4g}" if self.updates[name] else "none" for name, loss in self.losses.items()}
+        return [(name, f"{self.updates[name]:,}", loss) for name, loss in last.items()]
+
     def _rounded_of(self, model: JointModel) -> RoundedCopy[JointModel]:
         """The model or its average, as programs evaluate it."""
         return self.rounded if model is self.model else self.engine.rounded_copy(model)
@@ -142,9 +166,15 @@ class Trainer(Stepwise[Info, JointModel]):
     def __reduce__(self):
         kind = type(self).__name__
         raise InputError(
-            f"a {kind} holds running programs and cannot be pickled or copied: write it with learner.save(folder), and "
-            f"continue in a new {kind} with learner.resume(folder)"
+            f"a {kind} holds running programs and cannot be pickled: write it with learner.save(folder), and continue "
+            f"in a new {kind} with learner.resume(folder)"
         )
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied  # programs find their owner there
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint: all that the next update depends on. Raises a pending `NonFiniteError` instead."""

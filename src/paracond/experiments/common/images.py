@@ -15,9 +15,8 @@ from paracond.metrics.fid import FID, Extractor
 def shown(model: pc.JointModel, state: State, rows: int | None = None) -> Tensor:
     """The images of a state: the mean of p(x | rest) in [0, 1], thresholded at one half where pixels are binary."""
     rows, reads = rows or max_rows(model, 16_384), model.reads("x")
-    with model.eval_mode():
-        parts = range(0, len(state["x"]), rows)
-        mean = torch.cat([model("x", {k: state[k][i : i + rows] for k in reads}).mean for i in parts]).float()
+    asked, parts = model.eval_copy(), range(0, len(state["x"]), rows)
+    mean = torch.cat([asked("x", {k: state[k][i : i + rows] for k in reads}).mean for i in parts]).float()
     return (mean > 0.5).float() if isinstance(model.variables["x"], pc.Binary) else mean.clamp(0, 1)
 
 

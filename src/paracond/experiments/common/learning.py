@@ -24,8 +24,7 @@ def balanced(data: pc.Data, share: float, name: str = "c") -> pc.Data:
 
 def with_chosen_threads(learner: pc.Learner) -> pc.Learner:
     """On a CPU, let the engine choose the number of threads by timing the learner's networks."""
-    model = learner.model
-    with model.eval_mode():
-        some = {name: value[:64] for name, value in learner.batch.state.items()}
-        learner.engine.choose_threads(lambda: [model(name, some).mean for name in model.names])
+    model = learner.model.eval_copy()
+    some = {name: value[:64] for name, value in learner.batch.state.items()}
+    learner.engine.choose_threads(lambda: [model(name, some).mean for name in model.names])
     return learner

@@ -110,9 +110,8 @@ def statistics(codes: Tensor) -> Statistics:
 def bits(model: pc.JointModel, data: pc.Data) -> float:
     if isinstance(model.variables["z"], pc.Binary):
         return float(latent_usage(model, data[:2000], "z").information.sum()) / math.log(2)
-    with model.eval_mode():
-        states = [data[i : i + 1000].state for i in range(0, len(data), 1000)]
-        parts = [model("z", {n: v.to(model.device) for n, v in state.items()}) for state in states]
+    asked, states = model.eval_copy(), [data[i : i + 1000].state for i in range(0, len(data), 1000)]
+    parts = [asked("z", {n: v.to(model.device) for n, v in state.items()}) for state in states]
     means, noise = (torch.cat([getattr(q, of).flatten(1).double() for q in parts]) for of in ("mean", "variance"))
     family = model.variables["c"]
     c = family.encode(data.state["c"].to(model.device)).flatten(1).double()
@@ -156,8 +155,8 @@ def bayes_accuracy(means: Tensor, c: Tensor, sigma: float, pictures: Pictures, i
 
 @torch.no_grad()
 def half_accuracy(model: pc.JointModel, pictures: Pictures, codes: State, images: int) -> float:
-    with model.eval_mode():
-        parts = [model("x", take(codes, slice(i, i + 1000))) for i in range(0, len(codes["x"]), 1000)]
+    asked = model.eval_copy()
+    parts = [asked("x", take(codes, slice(i, i + 1000))) for i in range(0, len(codes["x"]), 1000)]
     first = parts[0]
     if not isinstance(first, Gaussian) or first.log_scale.numel() != 1:
         raise pc.InputError(

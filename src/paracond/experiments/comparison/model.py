@@ -163,8 +163,7 @@ def whiten(model: pc.JointModel, data: pc.Data, spread: float = 1.0, rows: int =
     maps, of the channels over all places)."""
     channels = model.variables["z"].event_shape[0]
     chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:rows]
-    with model.eval_mode():
-        q = model("z", {name: value[chosen].to(model.device) for name, value in data.state.items()})
+    q = model.eval_copy()("z", {name: value[chosen].to(model.device) for name, value in data.state.items()})
     assert isinstance(q, (Gaussian, Bernoulli))
     mu = (q.mu if isinstance(q, Gaussian) else q.logits).double()
     mu = mu.reshape(len(chosen), channels, -1).transpose(1, 2).flatten(0, 1)

@@ -54,8 +54,7 @@ def shown(model: pc.JointModel, state: State) -> Tensor:
 @torch.no_grad()
 def shown_masks(model: pc.JointModel, state: State) -> Tensor:
     """The segmentations of a state: decisions of p(s | rest) as 18 masks, without the noise of draws."""
-    with model.eval_mode():
-        law = model("s", {k: state[k] for k in model.reads("s")})
+    law = model.eval_copy()("s", {k: state[k] for k in model.reads("s")})
     return masks(model, model.variables["s"].decide(law.mean))
 
 
