@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 from common import Tally, parser, trials, write
-from hostile import KINDS, NORMAL, Kind, attack_checkpoint
+from hostile_folders import KINDS, NORMAL, Kind, attack_checkpoint
 
 import paracond as pc
 from paracond import serialization

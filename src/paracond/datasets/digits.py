@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from paracond.data import Data, one_of
+from paracond.data import Data, named, one_of, seeded
 from paracond.datasets.missing import hide as hide_values
 
 
@@ -17,9 +17,11 @@ def digits(split: str = "train", hide: Mapping[str, float] | None = None, seed: 
     hide: the share of each group that is hidden at random, such as {"c": 0.5}.
     seed: fixes what is hidden.
     """
+    one_of("split", split, ("train", "test"))
+    fractions = named("hide", {} if hide is None else hide)
+    seeded(seed)  # refuses what is no seed
     from sklearn.datasets import load_digits  # here: scikit-learn is slow to import
 
-    one_of("split", split, ("train", "test"))
     raw = load_digits()
     order = torch.randperm(len(raw.target), generator=torch.Generator().manual_seed(0))
     rows = order[len(order) // 5 :] if split == "train" else order[: len(order) // 5]
@@ -27,4 +29,4 @@ def digits(split: str = "train", hide: Mapping[str, float] | None = None, seed: 
         "x": torch.as_tensor(raw.data / 16, dtype=torch.float32)[rows],
         "c": torch.as_tensor(raw.target)[rows].long(),
     }
-    return hide_values(Data(state), hide or {}, seed=seed)
+    return hide_values(Data(state), fractions, seed=seed)

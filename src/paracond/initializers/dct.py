@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from paracond.data import InputError
+from paracond.networks.arguments import counts, shape_of
 
 
 class Cosines(nn.Module):
@@ -26,7 +27,8 @@ class Cosines(nn.Module):
 
     def __init__(self, shape: Sequence[int], band: int):
         super().__init__()
-        if len(shape) != 3 or not 1 <= band <= min(shape[1:]):
+        (band,), shape = counts({"band": (band, 1)}), shape_of("shape", shape)
+        if len(shape) != 3 or band > min(shape[1:]):
             raise InputError(
                 f"a band is for images (channels, height, width), at most their sides, found {band} and {list(shape)}"
             )

@@ -14,19 +14,20 @@ p_0(x_i | x_r), with r the groups that it reads, the first state is drawn in thi
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from paracond.chain import transition
-from paracond.conditional import Initializer
-from paracond.data import Data, InputError, Mask, State, merge, seeded
+from paracond.conditional import Conditional, Initializer
+from paracond.data import Data, InputError, Mask, State, at_least, merge, named, seeded, shown, true_or_false
 from paracond.distributions import Distribution
 from paracond.families import is_class
 from paracond.model import JointModel
-from paracond.streams import Generator, at
+from paracond.networks.arguments import names_of
+from paracond.streams import Generator, RowStreams, at
 
 USES = ("random", "class", "init", "rest")  # what the first state draws of a group
 
@@ -49,7 +50,15 @@ def initial_state(
     fitted: draw from the initializers of the model; False begins at random values.
     again: redraw groups without an initializer once, even if no group has one.
     """
-    known, mask = known or {}, mask or {}
+    _require_model(model)
+    at_least({"rows": (rows, 1)})
+    true_or_false("fitted", fitted)
+    true_or_false("again", again)
+    known, mask = (named(what, {} if found is None else found) for what, found in (("known", known), ("mask", mask)))
+    model.check_names([*known, *mask])
+    _require_whole(model, "known", known, known, rows)
+    for name, value in known.items():
+        _require_mask(name, mask.get(name), value)
     state = merge(mask, known, blank_state(model, rows, generator, known))
     missing = [name for name in model.names if name not in mask or not bool(mask[name].all())]
     seen = {name: one_row(m) for name, m in mask.items() if bool(m.any())}
@@ -75,6 +84,10 @@ def redraw_rest(model: JointModel, state: State, mask: Mask, names: Sequence[str
 
 def random_state(model: JointModel, rows: int, generator: Generator) -> State:
     """Random values of every group that has a conditional. Copies nothing from the host, so it can be recorded."""
+    _require_model(model)
+    at_least({"rows": (rows, 1)})
+    if not isinstance(generator, (torch.Generator, RowStreams)):
+        raise InputError(f"generator must be a torch.Generator, found {shown(generator)}")
     found = {}
     for name in model.names:
         found[name] = model.variables[name].random(rows, _place(model, "random", name, generator), model.dtype)
@@ -115,13 +128,17 @@ def draw_groups(model: JointModel, state: State, mask: Mask, missing: Sequence[s
 def draw_group(model: JointModel, name: str, state: State, mask: Tensor, generator: Generator) -> Tensor:
     """Draw group `name` from its initializer, given its own values where `mask` is true and the groups that it
     reads."""
-    init, others = _init(model, name), model.encode(model.init_reads(name), state)
+    init, others = _given(model, name, state)
+    _require_mask(name, mask, state[name])
+    if not isinstance(generator, (torch.Generator, RowStreams)):
+        raise InputError(f"generator must be a torch.Generator, found {shown(generator)}")
     return init.sample(others, generator, len(state[name]), init.observe(state[name], mask))
 
 
 def score(model: JointModel, name: str, state: Mapping[str, Tensor]) -> Tensor:
     """log p_0(x_name | the rest of the state), `[batch]`, or a lower bound of it."""
-    return _init(model, name).score(state[name], model.encode(model.init_reads(name), state))
+    init, others = _given(model, name, state)
+    return init.score(state[name], others)
 
 
 @torch.no_grad()
@@ -131,7 +148,15 @@ def log_density(model: JointModel, state: State, mask: Mask, draws: int, seed: i
     mask: full masks of all groups.
     draws: groups that initializers read and that are not observed are summed out, by so many draws from p_0 itself.
     """
+    _require_model(model)
+    at_least({"draws": (draws, 1)})
+    state, mask = named("state", state), named("mask", mask)
+    _require_whole(model, "state", state, model.variables)
+    for name in model.variables:
+        _require_mask(name, mask.get(name), state[name])
     names = [name for name in model.names if model.conditional(name).init is not None and bool(mask[name].any())]
+    if not names:
+        raise InputError("no observed group of the model has an initializer: pass init= to a Conditional")
     read = {k for name in names for k in model.init_reads(name)}
     parts = {name: _init(model, name).observe(state[name], one_row(mask[name])) for name in names}
     hidden = [k for k in model.names if k in read and not bool(mask[k].all())]
@@ -160,8 +185,13 @@ def fit(model: JointModel, data: Data, seed: int = 0, names: Sequence[str] | Non
     data: each initializer is fitted to the rows in which its group, and all that it reads, are known.
     names: fit only these groups (default: all that have an initializer). Others learn with their conditionals.
     """
-    values, mask = model.validate(data.state, data.mask)
+    _require_model(model)
+    if not isinstance(data, Data):
+        raise InputError(f"data must be Data(values, mask), found {shown(data)}")
+    seeded(seed)
+    names = None if names is None else names_of("names", names)
     model.check_names(names or ())
+    values, mask = model.validate(data.state, data.mask)
     for name in [n for n in model.names if model.conditional(n).init is not None and (not names or n in names)]:
         reads = model.init_reads(name)
         known = torch.stack([mask[k].reshape(len(data), -1).all(1) for k in (name, *reads)]).all(0)
@@ -171,6 +201,9 @@ def fit(model: JointModel, data: Data, seed: int = 0, names: Sequence[str] | Non
 
 def with_init(model: JointModel, name: str, init: Initializer | None) -> JointModel:
     """Copy a model, with another initializer for group `name`. The limiting distribution is the same."""
+    _require_model(model)
+    own = model.conditional(name)
+    Conditional(own.family, own.network, init)  # refuses what is no initializer
     other = copy.deepcopy(model)
     other.conditional(name).init = init
     return other.to(model.device, model.dtype)
@@ -178,12 +211,52 @@ def with_init(model: JointModel, name: str, init: Initializer | None) -> JointMo
 
 def has_init(model: JointModel) -> bool:
     """Whether any group of the model has an initializer."""
+    _require_model(model)
     return any(model.conditional(name).init is not None for name in model.names)
 
 
 def one_row(mask: Tensor) -> Tensor:
     """The first row of a mask that is the same in all rows; else the mask itself."""
     return mask[:1] if bool((mask == mask[:1]).all()) else mask
+
+
+def _require_model(model: JointModel) -> None:
+    if not isinstance(model, JointModel):
+        raise InputError(f"model must be a JointModel, found {shown(model)}")
+
+
+def _require_whole(
+    model: JointModel, what: str, state: Mapping[str, Tensor], names: Iterable[str], rows: int | None = None
+) -> None:
+    """Refuse a state that lacks groups, or has them in another form. Values are not read: this can be recorded."""
+    for name in names:
+        value = state.get(name)
+        if not isinstance(value, Tensor) or not _readable(value, model.device):
+            raise InputError(f"{what} must have a tensor of {name!r} on the model's device, found {shown(value)}")
+        model.variables[name].check_shape(name, value)
+        rows = len(value) if rows is None else rows
+        if len(value) != rows:
+            raise InputError(f"{what} of {name!r} must have {rows} rows, found {len(value)}")
+
+
+def _readable(value: Tensor, device: torch.device) -> bool:
+    return value.layout == torch.strided and not value.is_complex() and value.device.type == device.type
+
+
+def _require_mask(name: str, mask: Tensor | None, value: Tensor) -> None:
+    fits = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.device == value.device
+    if mask is None or not fits or mask.shape not in (value.shape, (1, *value.shape[1:])):
+        raise InputError(f"mask of {name!r} must be boolean, of shape {list(value.shape)}, found {shown(mask)}")
+
+
+def _given(model: JointModel, name: str, state: Mapping[str, Tensor]) -> tuple[Initializer, State]:
+    """The initializer of a group, and what it reads of a state."""
+    _require_model(model)
+    init, read = _init(model, name), model.init_reads(name)
+    if not isinstance(state, Mapping):
+        raise InputError(f"state must be a dictionary by the names of groups, found {shown(state)}")
+    _require_whole(model, "state", state, (name, *read))
+    return init, model.encode(read, state)
 
 
 def _init(model: JointModel, name: str) -> Initializer:

@@ -49,10 +49,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from paracond.data import InputError, at_least
+from paracond.data import InputError, as_float, at_least, true_or_false
 from paracond.distributions import LOG_2PI
 from paracond.families import GAIN, Binary, Family, Real
 from paracond.initializers.dct import Cosines
+from paracond.networks.arguments import counts, shape_of, sizes_of
 from paracond.networks.base import Network, read_groups
 from paracond.streams import Generator, normal
 
@@ -85,7 +86,11 @@ class PCA(Network):
         band: int | None = None,
     ):
         super().__init__()
-        if not 1 <= redundancy < math.inf:
+        inputs, shape, (rank,) = sizes_of("inputs", inputs), shape_of("shape", shape), counts({"rank": (rank, 0)})
+        redundancy, band = as_float("redundancy", redundancy), None if band is None else counts({"band": (band, 1)})[0]
+        true_or_false("binary", binary)
+        true_or_false("learned", learned)
+        if redundancy < 1:
             raise InputError(f"redundancy must be at least 1, found {redundancy}")
         self.waves = None if band is None else Cosines(shape, band)
         size = math.prod(shape) if band is None else shape[0] * band**2
@@ -93,7 +98,7 @@ class PCA(Network):
             what = "coordinates" if band is None else "coefficients"
             raise InputError(f"rank: {rank} directions are more than the {size} {what}")
         self.names = self.reads = tuple(inputs)
-        self.shape, self.binary, self.learned, self.redundancy = tuple(shape), binary, learned, redundancy
+        self.shape, self.binary, self.learned, self.redundancy = shape, bool(binary), bool(learned), redundancy
         self.means = nn.Parameter(torch.zeros(1 + sum(inputs.values()), size))
         self.directions = nn.Parameter(torch.randn(rank, size) / math.sqrt(size) / 2)  # A^T
         if learned:

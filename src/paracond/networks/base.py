@@ -6,13 +6,14 @@ import copy
 import inspect
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from paracond.data import InputError
+from paracond.data import InputError, shown
 from paracond.families import Family
+from paracond.networks.arguments import families_of, names_of, plain
 from paracond.networks.outline import Outline
 from paracond.serialization import class_named, is_ours, name_of
 
@@ -44,7 +45,7 @@ class Network(nn.Module):
             elif kind == inspect.Parameter.POSITIONAL_ONLY or (kind == inspect.Parameter.VAR_POSITIONAL and value):
                 raise InputError(f"{cls.__name__} must take its argument {name!r} by name, to be rebuilt from a file")
             elif kind != inspect.Parameter.VAR_POSITIONAL:
-                network.config[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
+                network.config[name] = copy.copy(value) if isinstance(value, (dict, list)) else plain(value)
         return network
 
 
@@ -128,16 +129,17 @@ def require_sizes(network: Network, group: str, families: Mapping[str, Family]) 
                 raise InputError(f"the {kind} of {group!r:.80} reads {size} of {name!r:.80}, which has {list(wanted)}")
 
 
-def read_groups(variables: Iterable[str], name: str, reads: Sequence[str] | None, least: int = 1) -> list[str]:
+def read_groups(variables: Mapping[str, Family], name: str, reads: Sequence[str] | None, least: int = 1) -> list[str]:
     """Return the groups that the network of `name` reads (default: all others), or refuse them.
 
-    variables: the names of all groups.
+    variables: the families of all groups, by name.
     least: how many groups it must read.
     """
-    others = [k for k in variables if k != name]
-    if name not in variables:
-        raise InputError(f"unknown variable {name!r} (there are {', '.join(others)})")
-    found = others if reads is None else list(reads)
+    families = families_of(variables)
+    if not isinstance(name, str) or name not in families:
+        raise InputError(f"name: unknown variable {shown(name)} (variables has {', '.join(families) or 'none'})")
+    others = [k for k in families if k != name]
+    found = others if reads is None else list(names_of("reads", reads))
     wrong = ", ".join(k for k in found if k not in others)
     if wrong or len(found) < least:
         listed = ", ".join(others) or "nothing: it is the only group"

@@ -21,8 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paracond.data import InputError, one_of
+from paracond.data import InputError, one_of, shown, true_or_false
 from paracond.families import Family
+from paracond.networks.arguments import counts, shape_of, sizes_of
 from paracond.networks.base import Network, read_groups
 
 KINDS = ("plain", "residual")
@@ -60,6 +61,11 @@ class ImageEncoder(Network):
     ):
         super().__init__()
         one_of("kind", kind, KINDS)
+        if not isinstance(image, str):
+            raise InputError(f"image must be the name of a group, found {shown(image)}")
+        shape, output, inputs = shape_of("shape", shape, 3), shape_of("output", output), sizes_of("inputs", inputs)
+        width, blocks, jitter = counts({"width": (width, 1), "blocks": (blocks, 0), "jitter": (jitter, 0)})
+        true_or_false("mirrored", mirrored)
         make = _plain_encoder if kind == "plain" else _residual_encoder
         self.f = nn.Sequential(*make(shape, output, width, blocks))
         self.linear = nn.ModuleList(nn.Linear(n, math.prod(output), bias=False) for n in inputs.values())
@@ -103,8 +109,10 @@ class ImageDecoder(Network):
         blocks: int = 1,
     ):
         super().__init__()
-        maps = maps or {}
         one_of("kind", kind, KINDS)
+        inputs, maps = sizes_of("inputs", inputs), sizes_of("maps", {} if maps is None else maps)
+        output = shape_of("output", output)
+        width, blocks = counts({"width": (width, 1), "blocks": (blocks, 0)})
         if len(output) != 3:
             raise InputError(
                 "the decoder returns one number for every pixel: the scale of the image must be learned, of each "
@@ -154,8 +162,8 @@ def image_network(
     options: those of `ImageEncoder` and `ImageDecoder`: width, kind, blocks, jitter, mirrored.
     """
     reads = read_groups(variables, name, reads)
-    if image not in variables:
-        raise InputError(f"image: {image!r} must be one of {', '.join(variables)}")
+    if not isinstance(image, str) or image not in variables:
+        raise InputError(f"image: {shown(image)} must be one of {', '.join(variables)}")
     shape = variables[image].event_shape
     if len(shape) != 3:
         raise InputError(f"{image!r} must have shape (channels, height, width), found {shape}")

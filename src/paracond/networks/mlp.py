@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from paracond.data import InputError, at_least, one_of, seeded
+from paracond.data import InputError, as_float, one_of, seeded
 from paracond.families import Family
+from paracond.networks.arguments import counts, names_of, shape_of, sizes_of
 from paracond.networks.base import Network, read_groups
 
 ACTIVATIONS = {"silu": nn.SiLU, "relu": nn.ReLU, "tanh": nn.Tanh}
@@ -38,8 +39,10 @@ class MLP(Network):
     ):
         super().__init__()
         one_of("activation", activation, tuple(ACTIVATIONS))
-        at_least({"hidden": (hidden, 1), "depth": (depth, 0)})
-        if not noise >= 0:
+        inputs, output = sizes_of("inputs", inputs), shape_of("output", output)
+        hidden, depth = counts({"hidden": (hidden, 1), "depth": (depth, 0)})
+        noise = as_float("noise", noise)
+        if noise < 0:
             raise InputError(f"noise must not be negative, found {noise}")
         width = sum(inputs.values())
         layers: list[nn.Module] = []
@@ -70,14 +73,17 @@ class StackedMLP(Network):
 
     def __init__(self, names: Sequence[str], members: int, hidden: int = 16, seed: int = 0):
         super().__init__()
-        self.names = self.reads = tuple(names)
+        self.names = self.reads = names_of("names", names)
+        members, hidden = counts({"members": (members, 1), "hidden": (hidden, 1)})
+        if not self.names:
+            raise InputError("names is empty: the network must read at least one group")
         generator = seeded(seed)
 
         def uniform(*shape: int, fan_in: int) -> nn.Parameter:
             bound = 1 / math.sqrt(fan_in)
             return nn.Parameter((2 * torch.rand(shape, generator=generator) - 1) * bound)
 
-        inputs = len(names)
+        inputs = len(self.names)
         self.weight1 = uniform(members, inputs, hidden, fan_in=inputs)
         self.bias1 = uniform(members, 1, hidden, fan_in=inputs)
         self.weight2 = uniform(members, hidden, 1, fan_in=hidden)

@@ -29,7 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paracond.data import InputError
+from paracond.data import InputError, true_or_false
+from paracond.networks.arguments import counts, shape_of, shapes_of, sizes_of
 from paracond.networks.base import Network
 from paracond.networks.conv import jittered
 
@@ -118,8 +119,12 @@ class Pyramid(Network):
         mirrored: bool = False,
     ):
         super().__init__()
+        images, flat, output = shapes_of("images", images), sizes_of("flat", flat), shape_of("output", output)
+        side, width, most = counts({"side": (side, 1), "width": (width, 1), "most": (most, 1)})
+        hidden, blocks, jitter = counts({"hidden": (hidden, 1), "blocks": (blocks, 0), "jitter": (jitter, 0)})
+        true_or_false("mirrored", mirrored)
         if side % 2**LEVELS:
-            raise InputError(f"images must have sides that are a multiple of {2**LEVELS}, found {side}")
+            raise InputError(f"side: images must have sides that are a multiple of {2**LEVELS}, found {side}")
         if mirrored and len(output) >= 3:
             raise InputError(f"mirrored is for flat groups; {target!r} is an image, which would be mirrored too")
         if (jitter or mirrored) and any(tuple(v[-2:]) != (side, side) for v in images.values()):

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from paracond.data import InputError, one_of
 from paracond.families import Family
+from paracond.networks.arguments import counts, shape_of, shapes_of, sizes_of
 from paracond.networks.base import Network, read_groups
 from paracond.networks.pyramid import Pyramid
 
@@ -73,6 +74,8 @@ class _Scene(Network):
         hidden: int = 512,
     ):
         super().__init__()
+        images, flat = shapes_of("images", images), sizes_of("flat", flat)
+        (width,) = counts({"width": (width, 1)})
         self.images, self.flat, self.labels = tuple(images), tuple(flat), frozenset(labels)
         self.output, self.target = tuple(output), target
         self.reads = (*images, *flat)
@@ -109,6 +112,8 @@ class SceneEncoder(_Scene):
     """
 
     def __init__(self, images, flat, output, width: int = 32, hidden: int = 512, **options):
+        output = shape_of("output", output)
+        width, hidden = counts({"width": (width, 1), "hidden": (hidden, 1)})
         super().__init__(images, flat, output, width=width, hidden=hidden, **options)
         self.mlp = nn.Sequential(
             nn.Linear(widths(width)[-1] + sum(flat.values()), hidden),
@@ -136,6 +141,10 @@ class UNet(_Scene):
     """
 
     def __init__(self, images, flat, output, width: int = 32, hidden: int = 512, **options):
+        output = shape_of("output", output)
+        if len(output) < 2:
+            raise InputError(f"output must be the shape of an image, found {list(output)}")
+        width, hidden = counts({"width": (width, 1), "hidden": (hidden, 1)})
         super().__init__(images, flat, output, width=width, hidden=hidden, **options)
         if flat:
             self.flat_features = nn.Linear(sum(flat.values()), hidden)

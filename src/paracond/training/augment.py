@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paracond.data import State
+from paracond.data import InputError, State, as_float, shown, true_or_false
 from paracond.families import Categorical
 from paracond.model import Context
+from paracond.networks.arguments import counts
 from paracond.networks.conv import jittered
 
 FLAG = "moved"
@@ -40,9 +41,15 @@ class Moved:
         flag: bool = False,
         exchange: Sequence[int] = (),
     ):
-        self.pixels, self.mirrored, self.share, self.flag = pixels, mirrored, share, flag
-        self.masks = torch.tensor(exchange, device=device)  # now: recorded programs cannot copy from the host
-        self.labels = torch.tensor([0, *(k + 1 for k in exchange)], device=device)
+        (self.pixels,), self.share = counts({"pixels": (pixels, 0)}), as_float("share", share)
+        if not 0 <= self.share <= 1:
+            raise InputError(f"share must be between 0 and 1, found {self.share}")
+        true_or_false("mirrored", mirrored)
+        true_or_false("flag", flag)
+        self.mirrored, self.flag = bool(mirrored), bool(flag)
+        labels, place = _exchange(exchange), _device(device)
+        self.masks = torch.tensor(labels, device=place)  # now: recorded programs cannot copy from the host
+        self.labels = torch.tensor([0, *(k + 1 for k in labels)], device=place)
 
     @staticmethod
     def context(pixels: int) -> dict[str, Context]:
@@ -71,3 +78,23 @@ class Moved:
         if layers.shape[1] == 1:
             return self.labels[layers.long()].to(layers.dtype)
         return layers.index_select(1, self.masks)
+
+
+def _exchange(exchange: Sequence[int]) -> list[int]:
+    """The labels that take each other's places: a permutation of 0, 1, ..."""
+    if not isinstance(exchange, (list, tuple)):
+        raise InputError(f"exchange must be a list of labels, found {shown(exchange)}")
+    labels = counts({f"the label {k} of exchange": (label, 0) for k, label in enumerate(exchange)})
+    if sorted(labels) != list(range(len(labels))):
+        raise InputError(f"exchange must have each of 0 to {len(labels) - 1} once, found {shown(exchange)}")
+    return labels
+
+
+def _device(device: torch.device | str) -> torch.device:
+    try:
+        found = torch.device(device)
+    except (TypeError, RuntimeError):
+        raise InputError(f'device must be one of torch, such as "cpu" or "cuda", found {shown(device)}') from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device: there is no {found} on this machine")
+    return found

@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +34,12 @@ import torch
 from torch import Tensor
 
 from paracond import serialization
-from paracond.data import InputError
+from paracond.data import InputError, at_least, shown, true_or_false
 from paracond.families import Family
 from paracond.runtime.nonfinite import SUSPECTS, NonFiniteError
 from paracond.runtime.progress import track
 from paracond.serialization import Entry
+from paracond.training.stepwise import Stepwise
 
 if TYPE_CHECKING:  # a trainer saves itself by this module
     from paracond.training.trainer import Trainer
@@ -71,8 +73,16 @@ def fit(
     the checkpoint in `folder` if there is one. `on_step(info)` is called after each update. A NonFiniteError leaves the
     last checkpoint as it is, to resume from with other settings, and the state at that moment in `folder`/nonfinite.
     """
-    if minutes is not None and not minutes >= 0:
-        raise InputError(f"minutes must not be negative, found {minutes}")
+    _require_stepwise(learner)
+    at_least({"steps": (steps, 0)})
+    true_or_false("resume", resume)
+    if progress is not None:
+        true_or_false("progress", progress)
+    _require_time("every", every)
+    if minutes is not None:
+        _require_time("minutes", minutes)
+    if on_step is not None and not callable(on_step):
+        raise InputError(f"on_step must be a function of an Info, found {shown(on_step)}")
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     place = None if folder is None else serialization.as_folder(folder)
     _begin(learner, place, resume)
@@ -99,12 +109,14 @@ def exists(folder: str | Path) -> bool:
 
 def save(learner: Trainer, folder: str | Path) -> None:
     """Write or replace the checkpoint in a folder; raises a pending `NonFiniteError` instead."""
+    _require_stepwise(learner)
     learner.finish()
     _write(learner, folder)
 
 
 def restore(learner: Trainer, folder: str | Path) -> None:
     """Bring a new learner into the state of a checkpoint. A checkpoint that does not fit changes nothing."""
+    _require_stepwise(learner)
     if learner.step_count > 0:
         raise InputError(f"a checkpoint is restored into a new learner; this one is at step {learner.step_count}")
     if not exists(folder):
@@ -126,6 +138,17 @@ def restore(learner: Trainer, folder: str | Path) -> None:
         found = _unpack(description["state"]["learner"], tensors)
         _require_optimisers(found["optimisers"], learner)
         _replace_state(learner, found)
+
+
+def _require_stepwise(learner: Trainer) -> None:
+    if not isinstance(learner, Stepwise):
+        raise InputError(f"learner must be a Learner, found {shown(learner)}")
+
+
+def _require_time(what: str, found: float) -> None:
+    """Refuse what is no length of time; it may be infinite."""
+    if not isinstance(found, Real) or isinstance(found, bool) or not found >= 0:
+        raise InputError(f"{what} must be a number, 0 or more, found {shown(found)}")
 
 
 def _replace_state(learner: Trainer, state: Mapping[str, Any]) -> None:
