@@ -10,7 +10,7 @@ Every call ends in one of these ways:
     raw      any other exception, warning or hang, or a message that does not name the argument
     silent   it returned although its input was wrong, its result is wrong, or it changed what it must not change
 
-`hostile.py` has the values, `worlds.py` the models, `api_calls.py` the calls.
+`hostile_values.py` has the values, `worlds.py` the models, `api_calls.py` the calls.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _made(seed: int, number: int, base: bool) -> tuple[Call, str, str, tuple[str
     count = {"valid": 0, "one": 1, "two": 2}[mode] if call.attacked else 0
     attacked = rng.sample(list(call.args), min(count, len(call.args)))
     if base or not attacked:
-        return call, f"{call.name}()", "same" if not base or attacked else "same", ()
+        return call, f"{call.name}()", "same", ()
     labels, verdicts, words = [], [], list[str]()
     for name in attacked:
         arg = call.args[name]

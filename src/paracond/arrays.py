@@ -137,7 +137,10 @@ def _from_list(what: str, value: Sequence, holes: bool) -> Found:
     if any(_is_array(part) for part in value) or _is_array(_first(value)):
         return _stacked([numbers(what, part, holes) for part in value], 0)
     try:
-        return _from_tensor(what, torch.as_tensor(value))
+        found = torch.as_tensor(value)
+        if found.is_floating_point():  # Python's numbers have 64 bits, and models may have too
+            found = torch.as_tensor(value, dtype=torch.float64)
+        return _from_tensor(what, found)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         objects = np.array(value, dtype=object)  # None or words among the numbers
         if any(isinstance(each, (list, tuple)) for each in objects.flat):
