@@ -249,10 +249,10 @@ def _fetch(source: Source, name: str) -> Path:
             failures.append(f"{url} ({cause})")
     places = [*map(str, _places(source)), str(cache)]
     why = failures[-1].partition(" (")[2].removesuffix(")") if failures else "there is none"
-    error = InputError(
+    refusal = InputError(
         f"give the folder of {source.title}'s files, by --data or folder=, or by {ENVIRONMENT}: {name} is in none of "
         f"the {len(places)} places searched, and no mirror could be read ({why:.60})"
     )
     for note in (*(f"not in {place}" for place in places), *(f"not at {failure}" for failure in failures)):
-        error.add_note(note)
-    raise error
+        refusal.add_note(note)
+    raise refusal
