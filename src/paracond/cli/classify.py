@@ -13,11 +13,9 @@ from torch import Tensor
 import paracond as pc
 from paracond.cli.given import ModelConfig, context_rows, seen_parts
 from paracond.cli.places import require_free
-from paracond.data import InputError, at_least
+from paracond.data import InputError
 from paracond.metrics.scores import accuracy
 from paracond.serialization import replace_file
-
-MOST = 2**31 - 1  # sweeps
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,7 @@ def main(config: Config) -> str:
 
 def _check(config: Config) -> None:
     """Refuse numbers that are impossible, and options that would be ignored."""
-    at_least({"--sweeps": (1 if config.sweeps is None else config.sweeps, 1)})
-    if config.sweeps is not None and config.sweeps > MOST:
-        raise InputError(f"--sweeps must be at most {MOST:,}, found {config.sweeps!r:.40}")
+    config.check_counts({"--sweeps": (config.sweeps, 1)})
     if config.data is not None and config.dataset is None:
         raise InputError("--data is the folder of a data set, and no --dataset is given")
 

@@ -14,11 +14,10 @@ from torch import Tensor
 import paracond as pc
 from paracond.cli.given import Given, ModelConfig, context_rows, read_given, seen_part, seen_parts
 from paracond.cli.pictures import Files, is_picture
-from paracond.data import InputError, at_least
+from paracond.data import InputError
 from paracond.guidance import SWEEPS, WEIGHT, check_weight
 
 ON_CPU = 50  # rows at a time: activations of an image network for more rows do not stay in the cache
-MOST = 2**31 - 1  # sweeps and rows
 GUIDANCE = f"how much more the edited coordinates count than they did in learning ({WEIGHT:g} if not given)"
 EDIT_SWEEPS = f"most sweeps of an edit, whether it shows or not ({SWEEPS} if not given)"
 
@@ -75,11 +74,8 @@ def main(config: Config) -> str:
 
 def _check(config: Config) -> None:
     """Refuse numbers that are impossible, and options that would be ignored."""
-    counts = {"--rows": (config.rows, 1), "--sweeps": (config.sweeps, 0), "--edit-sweeps": (config.edit_sweeps, 0)}
-    for name, (found, least) in counts.items():
-        at_least({name: (least if found is None else found, least)})
-        if found is not None and found > MOST:
-            raise InputError(f"{name} must be at most {MOST:,}, found {found!r:.40}")
+    sweeps = {"--sweeps": (config.sweeps, 0), "--edit-sweeps": (config.edit_sweeps, 0)}
+    config.check_counts({"--rows": (config.rows, 1), **sweeps})
     if config.guidance is not None:
         check_weight(config.guidance)
     options = {"--guidance": config.guidance, "--edit-sweeps": config.edit_sweeps}
