@@ -112,12 +112,14 @@ class Regeneration:
     warmup: int = 20
 
     def __post_init__(self) -> None:
-        number = isinstance(self.rate, (int, float)) and not isinstance(self.rate, bool)
-        if not (number and 0 < self.rate <= 1):
-            raise InputError(f"rate of Regeneration must be a number over 0 and at most 1, found {self.rate!r}")
+        kind = "a number over 0 and at most 1"
+        if not 0 < as_float("rate of Regeneration", self.rate, kind) <= 1:
+            raise InputError(f"rate of Regeneration must be {kind}, found {shown(self.rate)}")
         at_least({"warmup of Regeneration": (self.warmup, 0)})
         if 1 / self.rate > MOST_SWEEPS or self.warmup > MOST_SWEEPS:
             raise InputError(f"a tour of Regeneration must have at most {MOST_SWEEPS:,} sweeps, found {self!r:.120}")
+        object.__setattr__(self, "rate", float(self.rate))  # not numbers of numpy, which JSON does not know
+        object.__setattr__(self, "warmup", int(self.warmup))
 
 
 class JointModel(nn.Module):
@@ -334,7 +336,7 @@ class JointModel(nn.Module):
         """
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise InputError(f"dtype must be a floating-point type such as torch.bfloat16, found {dtype!r}")
-        at_least({"max_bytes": (1 if max_bytes is None else max_bytes, 1)})
+        at_least({"max_bytes": (1 if max_bytes is None else max_bytes, 1)}, most=2**63 - 1)
         serialization.require_place(folder, FORMAT)  # a checkpoint that was saved here must not be lost
         description = self._description()
         _require_bounds(self)

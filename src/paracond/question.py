@@ -312,10 +312,9 @@ def require_finite(name: str, *numbers: Tensor | None) -> None:
 def _known(model: JointModel, given: Given, rows: int | None) -> tuple[State, Mask]:
     """What is given, as values and full masks of all variables; single rows are repeated."""
     at_least({"rows": (1 if rows is None else rows, 1)})
-    parts = named("given", given)
-    observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in parts.items()}
+    observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in named("given", given).items()}
+    model.check_names(observed)
     values, masks = separated({k: v.value for k, v in observed.items()}, {k: v.mask for k, v in observed.items()})
-    model.check_names(values)
     for name, value in values.items():  # before rows are repeated
         model.variables[name].check_shape(name, value)
     whole = [m for k, m in masks.items() if m.ndim == values[k].ndim]  # masks that have rows of their own

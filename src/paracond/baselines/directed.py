@@ -161,13 +161,14 @@ class Directed(Trainer[Info]):
 
     def __init__(self, model: JointModel, data: Data, *, augment: Augment | None = None, **options: Any):
         self.x, self.z = roles(model, data)
-        super().__init__(model, data, **options)
-        if any(self.learns_init.values()):
-            raise InputError(
-                f"a {type(self).__name__} does not train initializers: call initializers.fit(model, data) first"
-            )
-        steps = CompletionOptions(steps=0)
-        self.completion = Completion(model, data, self.batch_size, steps, augment, self.rounded, self.resources)
+        with modes_kept(model):
+            super().__init__(model, data, **options)
+            if any(self.learns_init.values()):
+                raise InputError(
+                    f"a {type(self).__name__} does not train initializers: call initializers.fit(model, data) first"
+                )
+            steps = CompletionOptions(steps=0)
+            self.completion = Completion(model, data, self.batch_size, steps, augment, self.rounded, self.resources)
         self.source = self.completion
         self.batch, self.family = self.completion.pool, _latent_family(model, self.z)
         self.update = self.engine.program(self._update, self.generator)
