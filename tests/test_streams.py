@@ -225,7 +225,7 @@ def test_digests_of_questions_ignore_what_is_not_known():
     mask = torch.tensor([True, False, True])
 
     def digests(x, mask=mask, seed=0, init="fitted"):
-        return Question.of(model, {"x": pc.Observed(torch.tensor([x]), mask)}, None, 1, init).digests(seed)
+        return Question.of(model, {"x": pc.Observed(torch.tensor([x]), mask)}, None, None, init).digests(seed)
 
     found = digests([1.0, 2.0, 3.0])
     for same in (digests([1.0, 7.0, 3.0]), digests([1.0, float("nan"), 3.0])):

@@ -47,7 +47,7 @@ def test_an_answer_is_that_of_its_tours(regeneration):
     options = {"stop": pc.Tours(count), "regeneration": regeneration, "chains": chains, "seed": 3}
     answer = pc.query(model, given, list(VARIABLES), **options)
     assert answer.diagnostics.tours.tolist() == [count] * 3
-    question = Question.of(model, given, None, 1, "fitted")
+    question = Question.of(model, given, None, None, "fitted")
     half = max(1, round(math.log(2) / regeneration.rate))
     for row, key in enumerate(question.digests(3)[:, 0]):
         done = [one_tour(question, row, number, key, regeneration) for number in range(count)]
@@ -165,17 +165,17 @@ def test_what_does_not_matter_is_not_redrawn():
     model = pc.JointModel({n: pc.Conditional(v, networks[n]) for n, v in variables.items()})
     known = torch.tensor([[True, True], [True, False], [False, False]])
     given = {"a": pc.Observed(torch.ones(3, 2), known), "b": pc.Observed(torch.ones(3, 2), known[[2, 0, 0]])}
-    matters, direct = Question.of(model, given, ["c"], 1, "fitted").relevant()
+    matters, direct = Question.of(model, given, ["c"], None, "fitted").relevant()
     assert {n: m.tolist() for n, m in matters.items()} == {
         "a": [False, True, True],
         "b": [False, False, False],
         "c": [True, True, True],
     }
     assert direct.tolist() == [True, False, False]
-    matters, direct = Question.of(model, given, ["a", "c"], 1, "fitted").relevant()
+    matters, direct = Question.of(model, given, ["a", "c"], None, "fitted").relevant()
     assert direct.tolist() == [True, False, False] and matters["b"].tolist() == [False, False, False]
     given["b"] = pc.Observed(torch.ones(3, 2), known[[0, 1, 0]])
-    matters, direct = Question.of(model, given, ["c"], 1, "fitted").relevant()
+    matters, direct = Question.of(model, given, ["c"], None, "fitted").relevant()
     assert matters["b"].tolist() == [False, True, False]
 
 
