@@ -218,6 +218,8 @@ def test_a_colour_picture_of_greys_is_the_grey_picture(saved):
         ("c=hostile/text.npy", "cannot be read"),
         ("c=more.npy", "is damaged: shape .* needs 24 bytes, found 176"),
         ("a=row.npy", "a single row needs its axis of rows too"),
+        ("r=hostile/large.npy", "values that are not finite numbers in torch.float32"),
+        ("a=hostile/nan.npy", "values that are not finite numbers"),
         ("y=hostile/bytes.npy", "whole numbers up to 255: pixels are from 0 to 1"),
     ],
 )
