@@ -394,6 +394,8 @@ class Fuzz:
             return "ok", ""
         drawn = dict(np.load(Path(out, "samples.npz")))
         rows = len(drawn["c"])
+        if not all(np.isfinite(values).all() for values in drawn.values()):
+            return "silent", "draws are not finite numbers"
         if line.rows is not None and rows != line.rows:
             return "silent", f"{line.rows} rows were asked for, and {rows} drawn"
         seen = "--seen" not in " ".join(line.words)

@@ -97,7 +97,7 @@ def test_repeated_options_are_joined_and_all_of_them_count(saved):
         (["--rows", "10" + "0" * 12], "--rows must be at most"),
         (["--rows", "2000000000"], "so many draws take .* GB"),
         (["--given", "q\n\x1b=1"], r"unknown variable 'q\\n\\x1b'"),
-        (["--out", "a\0b"], "cannot be written: embedded null"),
+        (["--out", "a\0b"], "--out must not hold a zero byte"),
         (["--device", "gpu"], "--device must be auto, cpu, cuda or cuda:NUMBER, found 'gpu'"),
     ],
 )  # fmt: skip
@@ -112,6 +112,7 @@ def test_as_many_rows_as_coordinates(saved):
 
 
 def test_classify_ignores_nothing(saved):
+    refused("zero byte", "classify", "saved", "--given", "a=1", "--overwrite", "--out", "\0")
     refused("--data is the folder of a data set", "classify", "saved", "--given", "a=1", "--data", "nowhere")
 
 
@@ -217,6 +218,8 @@ def test_a_colour_picture_of_greys_is_the_grey_picture(saved):
         ("c=hostile/text.npy", "cannot be read"),
         ("c=more.npy", "is damaged: shape .* needs 24 bytes, found 176"),
         ("a=row.npy", "a single row needs its axis of rows too"),
+        ("r=hostile/large.npy", "values that are not finite numbers in torch.float32"),
+        ("a=hostile/nan.npy", "values that are not finite numbers"),
         ("y=hostile/bytes.npy", "whole numbers up to 255: pixels are from 0 to 1"),
     ],
 )

@@ -227,6 +227,8 @@ def _value(model: pc.JointModel, name: str, text: str, paths: list[Path], invert
     if _is_png(paths[0]):
         return torch.cat([_picture(name, family, path, invert) for path in paths])
     found = files.array(name, paths[0], family.event_shape)
+    if found.is_floating_point() and not bool(found.to(model.dtype).isfinite().all()):
+        raise InputError(f"{name}={text} has values that are not finite numbers in {model.dtype}")
     whole = not found.is_floating_point() and found.dtype != torch.bool
     if isinstance(family, pc.Real) and is_picture(family) and whole and bool((found > 1).any()):
         raise InputError(

@@ -24,6 +24,8 @@ def require_place(config: Any) -> None:
     from paracond.model import FORMAT
 
     given = config.out or config.folder
+    if "\0" in str(given):
+        raise InputError("--out must not hold a zero byte")
     try:
         folder = Path(os.path.abspath(getattr(config, "folder", config.out)))
         new = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -41,10 +43,6 @@ def require_place(config: Any) -> None:
         _try(folder, new)
     except OSError as error:
         raise InputError(f"--out {given} cannot be written: {error.strerror}") from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"--out {given} cannot be written: {error}") from None  # a name with a zero byte
 
 
 def _try(folder: Path, new: list[Path]) -> None:
