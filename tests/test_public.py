@@ -37,6 +37,7 @@ NAMES = [
     "RoughWarning",
     "Sweeps",
     "Tours",
+    "Truncated",
     "anomaly_score",
     "choose_regeneration",
     "compose",
@@ -80,7 +81,7 @@ def parameters(value) -> list[str]:
 
 
 def test_the_names_are_these():
-    assert pc.__all__ == NAMES and len(NAMES) == 40
+    assert pc.__all__ == NAMES and len(NAMES) == 41
     assert all(getattr(pc, name) is not None for name in NAMES)
     assert set(NAMES) <= set(dir(pc))
     with pytest.raises(AttributeError, match="module 'paracond' has no attribute 'Nothing'"):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from paracond.conditional import Conditional
     from paracond.data import Data, InputError, Observed
     from paracond.distributions import Distribution
-    from paracond.families import Binary, Categorical, Family, Real
+    from paracond.families import Binary, Categorical, Family, Real, Truncated
     from paracond.gibbs import Converged, Sweeps
     from paracond.guidance import edited, guided
     from paracond.inference import ImpreciseWarning, NotMixedWarning, impute, query, sample
@@ -56,7 +56,7 @@ _MODULES = {
     "conditional": ["Conditional"],
     "data": ["Data", "InputError", "Observed"],
     "distributions": ["Distribution"],
-    "families": ["Binary", "Categorical", "Family", "Real"],
+    "families": ["Binary", "Categorical", "Family", "Real", "Truncated"],
     "guidance": ["edited", "guided"],
     "gibbs": ["Converged", "Sweeps"],
     "inference": ["ImpreciseWarning", "NotMixedWarning", "impute", "query", "sample"],
@@ -106,6 +106,7 @@ __all__ = [
     "RoughWarning",
     "Sweeps",
     "Tours",
+    "Truncated",
     "anomaly_score",
     "choose_regeneration",
     "compose",

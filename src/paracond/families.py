@@ -7,6 +7,7 @@ A family says what values a group takes, and turns the output of a network into 
 | Binary      | float 0/1 `[*s]`   | as stored               | logits `[*s]`            | probability        |
 | Categorical | index `[*s]`       | one-hot `[*s, K]`       | logits `[*s, K]`         | probabilities      |
 | Real        | float `[*s]`       | as stored               | mean (, log-scale) `[*s]`| mean               |
+| Truncated   | float `[*s]`       | as stored               | location (, log-scale)   | mean               |
 
 A new family is one subclass of `Family` and one of `Distribution`; saving and loading find it by its name.
 """
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from paracond.data import MOST, InputError, shown
-from paracond.distributions import LOG_2PI, Bernoulli, Distribution, Gaussian, Softmax
+from paracond.distributions import LOG_2PI, Bernoulli, Distribution, Gaussian, Softmax, TruncatedGaussian
 from paracond.serialization import class_named, name_of
 from paracond.streams import Generator, integers, normal, uniform
 
@@ -293,11 +294,7 @@ class Real(Family):
         super().__post_init__()
         if self.bounds is not None and self.bounds != AUTO:
             _check_interval("bounds of Real", self.bounds)
-        fixed = isinstance(self.scale, (int, float)) and not isinstance(self.scale, bool)
-        if not (fixed and 0 < float(self.scale) < math.inf) and self.scale not in ("element", "coordinate", "learned"):
-            raise InputError(
-                f'scale of Real must be "element", "coordinate", "learned" or a positive number, found {self.scale!r}'
-            )
+        _check_scale("Real", self.scale)
         if not self.initial_scale > self.floor > 0:
             raise InputError(f"Real needs initial_scale > floor > 0, found {self.initial_scale} and {self.floor}")
         if self.scale == "element":
@@ -324,8 +321,7 @@ class Real(Family):
         return (2, *self.event_shape) if self.scale == "element" else self.event_shape
 
     def shared_parameters(self) -> dict[str, Tensor]:
-        shapes: dict[str | float, Shape] = {"learned": (), "coordinate": self.event_shape}
-        return {"log_scale": torch.zeros(shapes[self.scale])} if self.scale in shapes else {}
+        return _shared_scale(self.scale, self.event_shape)
 
     def distribution(self, output: Tensor, **shared: Tensor) -> Gaussian:
         if self.scale == "element":
@@ -342,13 +338,7 @@ class Real(Family):
         return low + (high - low) * torch.sigmoid((4 * raw - 2 * (low + high)) / (high - low))
 
     def _bounded(self, raw: Tensor) -> Tensor:
-        """Zero maps to log(initial_scale); smoothly bounded by log(floor) and, if there is one, log(ceiling)."""
-        low = math.log(self.floor)
-        gap = math.log(self.initial_scale) - low
-        if self.ceiling is None:
-            return low + F.softplus(raw + math.log(math.expm1(gap)))
-        width = math.log(self.ceiling) - low
-        return low + width * torch.sigmoid(raw + math.log(gap / (width - gap)))
+        return _log_scale(raw, self.initial_scale, self.floor, self.ceiling)
 
     def random(self, batch: int, generator: Generator, dtype: torch.dtype) -> Tensor:
         return normal(torch.empty(batch, *self.event_shape, dtype=dtype, device=generator.device), generator)
@@ -364,22 +354,176 @@ class Real(Family):
         """Accept any finite number."""
 
     def check_examples(self, name: str, known: Tensor) -> None:
-        if self.ceiling is None or self.bounds != (-REACH * self.ceiling, REACH * self.ceiling):
-            return  # bounds of the user's own
-        share = float((known.abs() > self.bounds[1]).double().mean()) if known.numel() else 0.0
-        # By Chebyshev's inequality this cannot be, if the standard deviation is half a ceiling.
-        if share > (CEILING * REACH) ** -2:
+        if self.ceiling is not None and self.bounds == (-REACH * self.ceiling, REACH * self.ceiling):
+            _check_unit(name, known, self.bounds[1], "ceiling= and bounds=")
+
+
+# --- Truncated --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Truncated(Family):
+    """Describes a group of real values within limits, [low, high]^shape: positive numbers, ages, shares.
+
+    Given the rest, they have a Gaussian law without what is beyond the limits. No draw leaves them. The network of the
+    group returns the locations of the Gaussians `[batch, *shape]`; with scale="element", locations and log-scales
+    `[batch, 2, *shape]`. A location may be beyond a limit: the density then falls off from it.
+
+    Scale the values to a standard deviation of about 1, for the networks that read them. The limits are then scaled too.
+
+    shape: the shape of one value, without the batch: a number, a tuple, or () for a scalar.
+    support: (low, high), the limits of the values. One of them may be None: (0, None) is for positive numbers.
+    scale: the standard deviation of the Gaussian, as in `Real`.
+    initial_scale: the standard deviation before learning. The default is 0.03 for standard deviations near 1, or the
+        same share of half the width of the support.
+    floor: the smallest standard deviation; 0.001 in the same way.
+    ceiling: the largest standard deviation; 2 in the same way.
+    """
+
+    support: tuple[float | None, float | None] = (None, None)
+    scale: str | float = "element"
+    initial_scale: float = AUTO
+    floor: float = AUTO
+    ceiling: float = AUTO
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_support(self.support)
+        for what, share in (("initial_scale", 0.03), ("floor", 1e-3), ("ceiling", CEILING)):
+            if getattr(self, what) == AUTO:
+                object.__setattr__(self, what, share * self.unit)
+        _check_scale("Truncated", self.scale)
+        if not 0 < self.floor < self.initial_scale < self.ceiling < math.inf:
+            found = f"{self.floor}, {self.initial_scale} and {self.ceiling}"
+            raise InputError(f"Truncated needs 0 < floor < initial_scale < ceiling, found {found}")
+        limit = next(end for end in self.support if end is not None)
+        if None in self.support and not abs(limit) < self.reach:
             raise InputError(
-                f"{share:.0%} of the values of {name!r} are beyond {self.bounds[1]:g}, the default bounds of Real: "
-                "scale them to mean 0 and standard deviation 1, or give ceiling= and bounds= in their units"
+                f"the limit {limit:g} of Truncated is too far from 0 for a ceiling of {self.ceiling:g}: "
+                "scale the values to standard deviation 1"
             )
+
+    @property
+    def unit(self) -> float:
+        """Half the width of the support; 1 if it has no end."""
+        low, high = self.support
+        return 1.0 if low is None or high is None else (high - low) / 2
+
+    @property
+    def reach(self) -> float:
+        """How far locations are from the middle of the support, or from 0 if it has no end."""
+        return REACH * self.ceiling if None in self.support else 2 * self.unit
+
+    @property
+    def output_shape(self) -> Shape:
+        return (2, *self.event_shape) if self.scale == "element" else self.event_shape
+
+    def shared_parameters(self) -> dict[str, Tensor]:
+        return _shared_scale(self.scale, self.event_shape)
+
+    def distribution(self, output: Tensor, **shared: Tensor) -> TruncatedGaussian:
+        location = output[:, 0] if self.scale == "element" else output
+        if self.scale in ("learned", "coordinate"):
+            log_scale = self._bounded(GAIN * shared["log_scale"])
+        elif self.scale == "element":
+            log_scale = self._bounded(output[:, 1])
+        else:
+            log_scale = torch.full((), math.log(float(self.scale)), dtype=output.dtype, device=output.device)
+        return TruncatedGaussian(self._location(location), log_scale, *self.support)
+
+    def _location(self, raw: Tensor) -> Tensor:
+        """Slope `unit` in the middle."""
+        low, high = self.support
+        middle = 0.0 if low is None or high is None else (low + high) / 2
+        return middle + self.reach * torch.tanh(raw * (self.unit / self.reach))
+
+    def _bounded(self, raw: Tensor) -> Tensor:
+        return _log_scale(raw, self.initial_scale, self.floor, self.ceiling)
+
+    def random(self, batch: int, generator: Generator, dtype: torch.dtype) -> Tensor:
+        low, high = self.support
+        empty = torch.empty(batch, *self.event_shape, dtype=dtype, device=generator.device)
+        if low is None or high is None:
+            size = normal(empty, generator).abs()
+            return size + low if high is None and low is not None else -size + (high or 0.0)
+        return (low + (high - low) * uniform(empty, generator)).clamp(low, high)
+
+    def decide(self, mean: Tensor) -> Tensor:
+        return mean
+
+    def marginal_entropy(self, mean: Tensor, variance: Tensor) -> Tensor:
+        gaussian = 0.5 * (1 + LOG_2PI + variance.log())
+        return gaussian if None in self.support else gaussian.clamp(max=math.log(2 * self.unit))
+
+    def check_values(self, name: str, known: Tensor) -> None:
+        low, high = self.support
+        outside = torch.zeros_like(known, dtype=torch.bool)
+        outside = outside if low is None else outside | (known < low)
+        outside = outside if high is None else outside | (known > high)
+        if bool(outside.any()):
+            limits = f"at least {low:g}" if high is None else f"at most {high:g}"
+            limits = limits if None in self.support else f"from {low:g} to {high:g}"
+            raise InputError(f"{name!r} takes values {limits}, found {float(known[outside][0]):g}")
+
+    def check_examples(self, name: str, known: Tensor) -> None:
+        if None in self.support:
+            _check_unit(name, known, self.reach, "ceiling=")
+
+
+# --- what families share ----------------------------------------------------------------------------------------
+
+
+def _log_scale(raw: Tensor, initial: float, floor: float, ceiling: float | None) -> Tensor:
+    """Zero maps to log(initial); smoothly bounded by log(floor) and, if there is one, log(ceiling)."""
+    low = math.log(floor)
+    gap = math.log(initial) - low
+    if ceiling is None:
+        return low + F.softplus(raw + math.log(math.expm1(gap)))
+    width = math.log(ceiling) - low
+    return low + width * torch.sigmoid(raw + math.log(gap / (width - gap)))
+
+
+def _shared_scale(scale: str | float, event_shape: Shape) -> dict[str, Tensor]:
+    """The parameter of a scale that does not depend on the rest."""
+    shapes: dict[str | float, Shape] = {"learned": (), "coordinate": event_shape}
+    return {"log_scale": torch.zeros(shapes[scale])} if scale in shapes else {}
+
+
+def _check_scale(family: str, scale: Any) -> None:
+    fixed = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    if not (fixed and 0 < float(scale) < math.inf) and scale not in ("element", "coordinate", "learned"):
+        raise InputError(
+            f'scale of {family} must be "element", "coordinate", "learned" or a positive number, found {scale!r}'
+        )
+
+
+def _check_unit(name: str, known: Tensor, reach: float, own: str) -> None:
+    """Refuse values of another unit. By Chebyshev's inequality, too few of standard deviation 1 are so far from 0."""
+    share = float((known.abs() > reach).double().mean()) if known.numel() else 0.0
+    if share > (CEILING * REACH) ** -2:
+        raise InputError(
+            f"{share:.1%} of the values of {name!r} are farther than {reach:g} from 0, where its family has no means: "
+            f"scale them to mean 0 and standard deviation 1, or give {own} in their units"
+        )
 
 
 def _check_interval(what: str, found: Any) -> None:
     """Refuse what is not a low and a high number."""
-    numbers = isinstance(found, tuple) and all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in found)
-    if not (numbers and len(found) == 2 and found[0] < found[1] and found[1] - found[0] < math.inf):
+    if not (isinstance(found, tuple) and len(found) == 2 and all(map(_is_number, found)) and found[0] < found[1]):
         raise InputError(f"{what} are a low and a high number, found {found!r}")
+
+
+def _check_support(found: Any) -> None:
+    """Refuse what is not a low and a high number, of which one may be None."""
+    known = [end for end in found if end is not None] if isinstance(found, tuple) and len(found) == 2 else []
+    if not known or not all(map(_is_number, known)) or (len(known) == 2 and not known[0] < known[1]):
+        raise InputError(
+            f"support of Truncated is (low, high), of which one may be None, found {found!r}; without limits use Real"
+        )
+
+
+def _is_number(found: Any) -> bool:
+    return isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found)
 
 
 def is_class(family: Family) -> bool:

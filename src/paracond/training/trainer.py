@@ -87,9 +87,9 @@ class Trainer(Stepwise[Info, JointModel]):
             raise InputError(f"a {type(self).__name__} takes a JointModel, found {type(model).__name__}")
         if not isinstance(data, Data):
             raise InputError(f"a {type(self).__name__} takes Data(values, mask), found {type(data).__name__}")
-        for name, family in model.variables.items():
+        for name in model.names:
             if name in data.state:
-                family.check_examples(name, data.state[name][data.mask[name]])
+                model.variables[name].check_examples(name, data.state[name][data.mask[name]])
         self.model = model
         self.engine = Engine.of(model.device, engine)
         self.rates = _rates(model, learning_rate)
