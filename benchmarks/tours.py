@@ -31,20 +31,20 @@ sys.path.append(str(ROOT / "campaigns"))  # scripts, as these are
 import joints  # noqa: E402
 from calibration import KINDS, Share, ask  # noqa: E402
 
-SEEDS = 40
+SEEDS = 80
 
 
 # --- a known joint ----------------------------------------------------------------------------------------------------
 
 
 def coverage() -> list[Metric]:
-    """Forty questions to each of many joints; what is clamped differs from row to row."""
+    """Twenty questions to each of many joints; what is clamped differs from row to row."""
     shares = {kind: Share() for kind in KINDS}
     for seed in range(SEEDS):
         generator = torch.Generator().manual_seed(seed)
         joint = joints.mixed(generator, gap=1.5)
         joint.model.regeneration = pc.choose_regeneration(joint.model, joint.draw(2000, generator), seed=seed)
-        ask(joint, 40, generator, shares, stop=pc.Tours(200), seed=seed)
+        ask(joint, 20, generator, shares, stop=pc.Tours(200), seed=seed)
     for kind, share in shares.items():
         print(f"coverage of {kind}: {share.value:.3f} +- {share.error:.3f} of {share.number}")
     every = sum(share.value * share.number for share in shares.values()) / sum(s.number for s in shares.values())
