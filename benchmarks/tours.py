@@ -3,8 +3,8 @@
     python benchmarks/tours.py coverage auroc speed --data DIR [--out results]
 
     coverage             share of 95% intervals that hold the exact value: probabilities, means and standard deviations
-                         of 200 clamped questions to a known joint (two binary groups, a ternary one, and a number whose
-                         mean and scale depend on them), for the tours that `choose_regeneration` finds
+                         of clamped questions to known joints (two binary groups, a ternary one, and a number whose mean
+                         and scale depend on them), for the tours that `choose_regeneration` finds
     auroc_fashion_mnist  how well `anomaly_score` of models/fashion tells test images of MNIST from Fashion-MNIST's
     query_speedup        rows per second of class and image from the top half of MNIST test images, to the standard
                          error .02, over the same by chains that never begin anew (R-hat 1.05, effective size 625)
@@ -16,120 +16,40 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
 import paracond as pc
 from paracond.experiments.common.results import Metric, Outcome
 
 ROOT = Path(__file__).parents[1]
-SEEDS = 10
-NORMAL = 1.96
+sys.path.append(str(ROOT / "campaigns"))  # scripts, as these are
+
+import joints  # noqa: E402
+from calibration import KINDS, Share, ask  # noqa: E402
+
+SEEDS = 80
 
 
 # --- a known joint ----------------------------------------------------------------------------------------------------
 
 
-class KnownJoint:
-    """p(a, b, d) from a table, and g | a, b, d ~ N(mean, scale^2) with one mean and scale per cell."""
-
-    groups = {  # noqa: RUF012
-        "a": pc.Binary(()),
-        "b": pc.Categorical(3),
-        "d": pc.Binary(()),
-        "g": pc.Real((), initial_scale=1.0),
-    }
-
-    def __init__(self, seed: int):
-        generator = torch.Generator().manual_seed(seed)
-        options: dict = {"generator": generator, "dtype": torch.float64}
-        self.log_p = torch.randn(2, 3, 2, **options).flatten().log_softmax(0).view(2, 3, 2)
-        self.mean = 1.5 * torch.randn(2, 3, 2, **options)
-        self.scale = (0.5 * torch.randn(2, 3, 2, **options)).exp()
-        parts = {name: pc.Conditional(family, Rule(self, name)) for name, family in self.groups.items()}
-        self.model = pc.JointModel(parts).double()
-        self.generator = generator
-
-    def draw(self, rows: int) -> dict[str, Tensor]:
-        """Exact draws."""
-        cell = torch.multinomial(self.log_p.exp().flatten(), rows, replacement=True, generator=self.generator)
-        a, b, d = torch.unravel_index(cell, (2, 3, 2))
-        noise = torch.randn(rows, generator=self.generator, dtype=torch.float64)
-        g = self.mean.flatten()[cell] + self.scale.flatten()[cell] * noise
-        return {"a": a.double(), "b": b, "d": d.double(), "g": g}
-
-    def log_density(self, g: Tensor) -> Tensor:
-        """log p(a, b, d, g) in all cells, `[rows, 2, 3, 2]`."""
-        return self.log_p + torch.distributions.Normal(self.mean, self.scale).log_prob(g.view(-1, 1, 1, 1))
-
-    def posterior(self, state: dict[str, Tensor], known: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Given what is known of each row: probabilities of all cells, and the mean and standard deviation of g."""
-        weights = torch.where(known["g"].view(-1, 1, 1, 1), self.log_density(state["g"]), self.log_p).exp()
-        for axis, name in enumerate("abd"):
-            values = torch.arange(weights.shape[1 + axis]).view([-1 if k == axis else 1 for k in range(3)])
-            fits = (state[name].view(-1, 1, 1, 1) == values) | ~known[name].view(-1, 1, 1, 1)
-            weights = weights * fits
-        p = weights / weights.sum((1, 2, 3), keepdim=True)
-        mean = (p * self.mean).sum((1, 2, 3))
-        square = (p * (self.mean.square() + self.scale.square())).sum((1, 2, 3))
-        return p, mean, (square - mean.square()).sqrt()
-
-
-class Rule(nn.Module):
-    """The exact conditional of one group."""
-
-    def __init__(self, joint: KnownJoint, name: str):
-        super().__init__()
-        self.joint, self.name = joint, name
-
-    def forward(self, others: dict[str, Tensor]) -> Tensor:
-        rows = torch.arange(len(next(iter(others.values()))))
-        index = {name: others[name].argmax(1) if name == "b" else others[name].long() for name in others if name != "g"}
-        if self.name == "g":
-            at = index["a"], index["b"], index["d"]
-            family = self.joint.groups["g"]
-            gap = self.joint.scale[at].log() - torch.tensor(family.floor).log()
-            one = torch.tensor(1 / family.floor, dtype=gap.dtype).log()
-            return torch.stack([self.joint.mean[at], gap.expm1().log() - one.expm1().log()], 1)
-        density = self.joint.log_density(others["g"])
-        if self.name == "b":
-            return density[rows, index["a"], :, index["d"]]
-        both = density[rows, :, index["b"], index["d"]] if self.name == "a" else density[rows, index["a"], index["b"]]
-        return both[:, 1] - both[:, 0]
-
-
 def coverage() -> list[Metric]:
-    """Twenty questions to each of ten joints; what is clamped differs from row to row."""
-    hits: dict[str, list[Tensor]] = {"probabilities": [], "means": [], "standard deviations": []}
+    """Twenty questions to each of many joints; what is clamped differs from row to row."""
+    shares = {kind: Share() for kind in KINDS}
     for seed in range(SEEDS):
-        joint = KnownJoint(seed)
-        joint.model.regeneration = pc.choose_regeneration(joint.model, joint.draw(2000), seed=seed)
-        state = joint.draw(20)
-        known = {name: torch.rand(20, generator=joint.generator) < 0.4 for name in joint.groups}
-        known["a"][known["a"] & known["b"] & known["d"]] = False  # something must be left to ask
-        given = {name: pc.Observed(state[name], known[name]) for name in joint.groups}
-        answer = pc.query(joint.model, given, list(joint.groups), stop=pc.Tours(200), seed=seed)
-        p, mean, std = joint.posterior(state, known)
-        for axis, name in enumerate("abd"):
-            exact = p.sum([1 + k for k in range(3) if k != axis])
-            exact = exact[:, 1] if exact.shape[1] == 2 else exact
-            _count(hits["probabilities"], answer.probabilities[name], answer.error[name], exact)
-        _count(hits["means"], answer.mean["g"], answer.error["g"], mean)
-        _count(hits["standard deviations"], answer.std["g"], answer.error_of_std["g"], std)
-    shares = {name: float(torch.cat(found).double().mean()) for name, found in hits.items()}
-    for name, share in shares.items():
-        print(f"coverage of {name}: {share:.3f} of {len(torch.cat(hits[name]))}")
-    every = torch.cat([torch.cat(found) for found in hits.values()]).double()
-    about = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
-    return [Metric("coverage", round(float(every.mean()), 4), "higher", goal=0.93, about=f"at most .97; {about}")]
-
-
-def _count(hits: list[Tensor], value: Tensor, error: Tensor, exact: Tensor) -> None:
-    asked = error > 0
-    hits.append(((value - exact).abs() <= NORMAL * error)[asked])
+        generator = torch.Generator().manual_seed(seed)
+        joint = joints.mixed(generator, gap=1.5)
+        joint.model.regeneration = pc.choose_regeneration(joint.model, joint.draw(2000, generator), seed=seed)
+        ask(joint, 20, generator, shares, stop=pc.Tours(200), seed=seed)
+    for kind, share in shares.items():
+        print(f"coverage of {kind}: {share.value:.3f} +- {share.error:.3f} of {share.number}")
+    every = sum(share.value * share.number for share in shares.values()) / sum(s.number for s in shares.values())
+    about = ", ".join(f"{kind} {share.value:.3f}" for kind, share in shares.items())
+    return [Metric("coverage", round(every, 4), "higher", goal=0.93, about=f"at most .97; {about}")]
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

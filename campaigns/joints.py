@@ -199,35 +199,63 @@ def real_output(mean: Tensor, scale: Tensor, family: pc.Real) -> Tensor:
     return torch.stack([mean, raw], mean.ndim - len(family.event_shape))
 
 
-def mixed(generator: torch.Generator) -> Cells:
-    """A binary a, a ternary b, a binary d, and a number g whose mean and scale depend on all three."""
+def mixed(generator: torch.Generator, gap: float = 1.0) -> Cells:
+    """A binary a, a ternary b, a binary d, and a number g whose mean and scale depend on all three.
+
+    gap: how far the means are apart.
+    """
     options: dict = {"generator": generator, "dtype": torch.float64}
     g = pc.Real((), initial_scale=1.0)
     log_p = torch.randn(2, 3, 2, **options)
-    outputs = real_output(1.5 * torch.randn(2, 3, 2, **options), (0.5 * torch.randn(2, 3, 2, **options)).exp(), g)
+    outputs = real_output(gap * torch.randn(2, 3, 2, **options), (0.5 * torch.randn(2, 3, 2, **options)).exp(), g)
     return Cells({"a": pc.Binary(()), "b": pc.Categorical(3), "d": pc.Binary(())}, log_p, {"g": Emitted(g, outputs)})
 
 
 def scale_mixture(generator: torch.Generator, ratio: float = 8.0, size: int = 1) -> Cells:
-    """x ~ N(0, 1) or N(0, ratio^2), by a bit s; numbers of x share s, which then moves rarely."""
+    """x ~ N(0, 1) or N(0, ratio^2), by a bit s; all numbers of x share s, which then moves rarely."""
     x = pc.Real(size, initial_scale=1.0)
     scale = torch.tensor([1.0, ratio], dtype=torch.float64)[:, None].expand(2, size)
-    chance = 0.3 + 0.4 * torch.rand((), generator=generator, dtype=torch.float64)
-    log_p = torch.stack([1 - chance, chance]).log()
-    return Cells({"s": pc.Binary(())}, log_p, {"x": Emitted(x, real_output(torch.zeros_like(scale), scale, x))})
+    return Cells(
+        {"s": pc.Binary(())}, _bit(generator), {"x": Emitted(x, real_output(torch.zeros_like(scale), scale, x))}
+    )
 
 
-def stuck(generator: torch.Generator, size: int = 120, gap: float = 2.5, numbers: bool = True) -> Cells:
+def stuck(
+    generator: torch.Generator, size: int = 120, gap: float = 2.5, numbers: bool = True, others: float = 0.0
+) -> Cells:
     """Many coordinates, of which the last has two modes, by a bit t, and moves rarely between them.
 
     gap: half the distance of the modes, in standard deviations; for bits, their log-odds.
     numbers: whether coordinates are numbers, or bits.
+    others: how much the other coordinates depend on t.
     """
     options: dict = {"generator": generator, "dtype": torch.float64}
     level = torch.randn(size, **options).expand(2, size).clone()
     level[:, -1] = torch.tensor([-gap, gap])
-    chance = 0.3 + 0.4 * torch.rand((), **options)
-    log_p = torch.stack([1 - chance, chance]).log()
+    log_p = _bit(generator)
+    if others:
+        level[1, :-1] += others * torch.randn(size - 1, **options)
     family: Family = pc.Real(size, initial_scale=1.0) if numbers else pc.Binary(size)
     outputs = real_output(level, torch.ones_like(level), family) if isinstance(family, pc.Real) else level
     return Cells({"t": pc.Binary(())}, log_p, {"x": Emitted(family, outputs)})
+
+
+def slow_start(generator: torch.Generator, size: int = 2, least: float = 0.6, most: float = 0.9) -> Gaussians:
+    """Pairs of numbers with means far from zero, where chains begin, and correlations between these bounds."""
+    options: dict = {"generator": generator, "dtype": torch.float64}
+    correlation = least + (most - least) * torch.rand(size, **options)
+    return Gaussians(correlation, 2 * torch.randn(size, **options))
+
+
+def emitting(generator: torch.Generator, family: Family, cells: int = 3) -> Cells:
+    """A class c, and a group x of any family whose law depends on it."""
+    options: dict = {"generator": generator, "dtype": torch.float64}
+    outputs = 0.5 * torch.randn(cells, *family.output_shape, **options)
+    shared = {name: 0.03 * torch.randn(v.shape, **options) for name, v in family.shared_parameters().items()}
+    return Cells({"c": pc.Categorical(cells)}, torch.randn(cells, **options), {"x": Emitted(family, outputs, shared)})
+
+
+def _bit(generator: torch.Generator) -> Tensor:
+    """Logarithms of the probabilities of a bit that is not too rare."""
+    chance = 0.3 + 0.4 * torch.rand((), generator=generator, dtype=torch.float64)
+    return torch.stack([1 - chance, chance]).log()

@@ -155,22 +155,6 @@ def test_the_stopwatch(digits):
 # --- answers by tours -------------------------------------------------------------------------------------------
 
 
-def test_the_known_joint_of_the_coverage_is_consistent():
-    """Its conditionals are those of the joint, by Bayes' rule; a query of all others given is exact."""
-    joint = tours.KnownJoint(seed=3)
-    state = joint.draw(50)
-    every = {name: torch.ones(50, dtype=torch.bool) for name in state}
-    for axis, name in enumerate("abd"):
-        p, _, _ = joint.posterior(state, every | {name: ~every[name]})
-        exact = p.sum([1 + k for k in range(3) if k != axis])
-        found = pc.query(joint.model, {n: v for n, v in state.items() if n != name}, [name]).probabilities[name]
-        torch.testing.assert_close(found, exact[:, 1] if name != "b" else exact)
-    _, mean, std = joint.posterior(state, every | {"g": ~every["g"]})
-    answer = pc.query(joint.model, {n: state[n] for n in "abd"}, ["g"])
-    torch.testing.assert_close(answer.mean["g"], mean)
-    torch.testing.assert_close(answer.std["g"], std)
-
-
 def test_the_coverage_is_shown_and_written_beside_former_numbers(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tours, "SEEDS", 1)
     former = {"metrics": [{"name": "query_speedup", "value": 3.0}]}

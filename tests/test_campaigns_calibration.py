@@ -1,10 +1,14 @@
 """Answers about joints that are known exactly: "converged" is right, ranks are uniform, and intervals hold."""
 
+import json
 import warnings
+from dataclasses import replace
 
+import calibration
 import pytest
 import torch
-from joints import Gaussians, scale_mixture, stuck
+from helpers import assert_mean
+from joints import Gaussians, emitting, mixed, scale_mixture, slow_start, stuck
 
 import paracond as pc
 
@@ -61,3 +65,86 @@ def test_the_first_stretch_is_never_the_answer():
     with pytest.warns(pc.NotMixedWarning, match="limit of 1 sweeps"):
         answer = pc.query(joint.model, {}, ["x"], stop=pc.Converged(ess=0, limit=1))
     assert not answer.diagnostics.converged
+
+
+# --- the campaign -------------------------------------------------------------------------------------------------
+
+JOINTS = {
+    "mixed": mixed,
+    "scale mixture": lambda g: scale_mixture(g, 3.0, 3),
+    "stuck number": lambda g: stuck(g, 5, 1.2, True, 0.3),
+    "stuck bit": lambda g: stuck(g, 5, 2.0, False, 0.3),
+    "slow start": slow_start,
+    **{name: lambda g, family=family: emitting(g, family) for name, family in calibration.FAMILIES.items()},
+}
+
+
+@pytest.mark.parametrize("name", JOINTS)
+def test_the_conditionals_of_a_known_joint_are_those_of_its_posterior(name):
+    """All others given, a query is exact; so is the posterior, by another way."""
+    generator = torch.Generator().manual_seed(3)
+    joint = JOINTS[name](generator)
+    state = joint.draw(30, generator)
+    every = {n: torch.ones_like(value, dtype=torch.bool) for n, value in state.items()}
+    for group in state:
+        mean, std = joint.posterior(state, every | {group: ~every[group]})[group]
+        answer = pc.query(joint.model, {n: v for n, v in state.items() if n != group}, [group])
+        found = answer.probabilities[group] if joint.model.variables[group].finite else answer.mean[group]
+        torch.testing.assert_close(found, mean)
+        if group in answer.std:
+            torch.testing.assert_close(answer.std[group], std, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", JOINTS)
+def test_posteriors_are_moments_of_draws(name):
+    """E (x - E[x | known]) = 0 and E (x - E[x | known])^2 = E Var[x | known], over draws of everything."""
+    generator = torch.Generator().manual_seed(4)
+    joint = JOINTS[name](generator)
+    state = joint.draw(20_000, generator)
+    known = calibration.clamps(state, generator)
+    for group, (mean, std) in joint.posterior(state, known).items():
+        gap = joint.model.variables[group].encode(state[group]).double() - mean
+        assert_mean(gap, 0.0, group)
+        assert_mean(gap**2 - std**2, 0.0, group)
+
+
+def test_ranks_are_uniform_only_where_draws_are_right():
+    generator = torch.Generator().manual_seed(0)
+    true, draws = torch.randn(4000, generator=generator), torch.randn(4000, 63, generator=generator)
+    assert calibration.uniformity(calibration.ranks(true, draws, generator)) > 1e-3
+    assert calibration.uniformity(calibration.ranks(true, 1.2 * draws, generator)) < 1e-6
+    coins, tosses = (true > 0).double(), (draws > 0).double()  # ties
+    assert calibration.uniformity(calibration.ranks(coins, tosses, generator)) > 1e-3
+    assert calibration.uniformity(calibration.ranks(coins, (draws > 0.3).double(), generator)) < 1e-6
+
+
+def test_equal_questions_count_once():
+    state = {"a": torch.tensor([1.0, 1.0, 0.0, 1.0]), "x": torch.tensor([[0.5], [0.7], [0.5], [0.7]])}
+    known = {"a": torch.tensor([True, True, True, True]), "x": torch.zeros(4, 1, dtype=torch.bool)}
+    assert calibration.distinct(state, known).tolist() == [True, False, True, False]
+    known["x"] = torch.ones(4, 1, dtype=torch.bool)
+    assert calibration.distinct(state, known).tolist() == [True, True, True, False]
+
+
+def test_the_error_of_a_share_is_that_over_questions():
+    """Ten answers to each question that agree are worth one."""
+    hits = torch.rand(4000, 1, generator=torch.Generator().manual_seed(0)) < 0.9
+    alone, tenfold = calibration.Share(), calibration.Share()
+    alone.add(hits, torch.ones_like(hits))
+    tenfold.add(hits.expand(-1, 10), torch.ones(4000, 10, dtype=torch.bool))
+    assert alone.value == pytest.approx(tenfold.value) and (alone.number, tenfold.number) == (4000, 40_000)
+    assert alone.error == pytest.approx(tenfold.error) == pytest.approx((0.09 / 4000) ** 0.5, rel=0.05)
+
+
+def test_a_small_campaign(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(calibration, "FAMILIES", {n: calibration.FAMILIES[n] for n in ("Binary", "Real, element")})
+    few = {name: replace(model, rows=15) for name, model in calibration.MODELS.items()}
+    monkeypatch.setattr(calibration, "MODELS", few)
+    monkeypatch.setattr(calibration, "TURN", list(few))
+    monkeypatch.setattr(calibration, "STOPS", (pc.Tours(32),))
+    calibration.main(["--count", "5", "--rows", "15", "--seed", "5", "--out", str(tmp_path)])
+    found = {each["name"]: each["value"] for each in json.loads((tmp_path / "trust.json").read_text())["metrics"]}
+    assert set(found) == {"coverage_min", "coverage_max", "sbc_failures"} and found["sbc_failures"] == 0
+    assert 0.5 < found["coverage_min"] <= found["coverage_max"] <= 1  # few questions
+    text = capsys.readouterr().out
+    assert all(name in text for name in (*calibration.MODELS, "every family", *calibration.KINDS))

@@ -63,11 +63,12 @@ TIED = Process(lambda age: 0.3 * (age % 2), tied=True)
 
 
 def jackknife(changes):
-    """The error, from the changes where each tour is left out, with and without Student's factor."""
+    """The error, from the changes where each tour is left out, with and without the factor t."""
     count, squares = len(changes), [float(c) ** 2 for c in changes]
     d = 2 * count / (count * sum(s**2 for s in squares) / sum(squares) ** 2 - 1)
+    skewness = math.sqrt(count) * sum(float(c) ** 3 for c in changes) / sum(squares) ** 1.5
     plain = math.sqrt((count - 1) / count * sum(squares))
-    return (1 + 1.21 / d + 1.44 / d**2) * plain, plain
+    return (1 + 1.21 / d + 1.44 / d**2 + (1.08 * skewness**2 + 1) / count) * plain, plain
 
 
 def test_estimates_are_the_sums_of_the_module():
@@ -86,7 +87,7 @@ def test_estimates_are_the_sums_of_the_module():
             variance = sum(squares) / total
             gaps = [q - len(v) * variance for q, v in zip(squares, values, strict=True)]
             of_variance = jackknife([g / (total - len(v)) for g, v in zip(gaps, values, strict=True)])[0] ** 2
-            of_variance, std = of_variance + 6 * error**4, math.sqrt(variance + plain**2)
+            of_variance, std = of_variance + 1.96**2 * error**4, math.sqrt(variance + plain**2)
             for name, expected in (
                 ("mean", mean),
                 ("error", error),
@@ -140,11 +141,11 @@ def test_intervals_hold_for_the_deviation_of_coins(tours):
     ones = torch.ones(30_000, tours, dtype=torch.float64)
     found = estimate(TourMeans(ones, coins, torch.zeros_like(coins), coins, 1))
     covered = ((found.std - torch.from_numpy(np.sqrt(p * (1 - p)))).abs() < 1.96 * found.error_of_std).double()
-    assert 0.94 < float(covered.mean()) < 0.96
+    assert 0.94 < float(covered.mean()) < 0.965
     assert float(covered[:300].mean()) > 0.95
 
 
-@pytest.mark.parametrize("p, least", [(0.5, 0.93), (0.2, 0.89)])
+@pytest.mark.parametrize("p, least", [(0.5, 0.938), (0.2, 0.91)])
 def test_intervals_hold_for_few_tours_of_any_length(p, least):
     """A coin per tour, which it keeps; lengths are geometric. The error of a share is .0015. Of rare events, 32 tours
     see too few."""

@@ -5,16 +5,23 @@ conditional variances, where f is a conditional mean). By the renewal theorem th
 the limit of K are ratios of means over tours, and the jackknife gives their errors from n tours, by leaving out each:
 
     m = sum N_i f_i / sum N_i,                 error(m)^2 = t^2 (n - 1) / n sum g_i^2,
-    v = sum Q_i / sum N_i + error(m)^2 / t^2,  error(v)^2 = t^2 (n - 1) / n sum h_i^2 + 6 error(m)^4,
+    v = sum Q_i / sum N_i + error(m)^2 / t^2,  error(v)^2 = t^2 (n - 1) / n sum h_i^2 + z^2 error(m)^4,
 
 with Q_i = q_i + N_i (f_i - m)^2, g_i = N_i (f_i - m) / M_i, h_i = (Q_i - N_i v) / M_i, M_i the sum of all other N_j,
-and error(std) = error(v) / (2 std). The last term is of second order. Where v has no slope in m, as the m (1 - m) of a
-fair coin, v +- 1.96 error(v) so has every v that m +- 1.96 error(m) allows. Tours are independent, so these errors are
-right whatever happens inside a tour.
+z = 1.96, and error(std) = error(v) / (2 std). The last term is of second order. Where v has no slope in m, as the
+m (1 - m) of a fair coin, v +- 1.96 error(v) so has every v that m +- 1.96 error(m) allows. Tours are independent, so
+these errors are right whatever happens inside a tour.
 
 Where few tours make most of a sum, because they are long or visit what is rare, the sum is uncertain itself. It has
-about d = 2 n / (kurtosis - 1) degrees of freedom (Satterthwaite), and t is Student's 97.5% quantile over the normal
-one, 1 + 1.21 / d + 1.44 / d^2. So +- 1.96 errors are 95% intervals, also from few tours.
+about d = 2 n / (kurtosis - 1) degrees of freedom (Satterthwaite), and misses more often on one side than on the other.
+So
+
+    t = 1 + 1.21 / d + 1.44 / d^2 + (1.08 skewness^2 + 1) / n,
+
+where kurtosis and skewness are those of the g_i or h_i. The first terms are Student's 97.5% quantile over the normal
+one. Then follow what a skewed sum needs to second order, (z^4 + 2 z^2 - 3) / 18 for z = 1.96 (Hall 1983), which is what
+Wilson's interval does for rare events, and what M_i and m cost that come from the same tours. So +- 1.96 errors are 95%
+intervals, also from few tours, but not for what none of these has visited.
 
 Drift compares the first states of tours (ages up to the median) with the later ones. These are two such ratios, m_e and
 m_l. With D and N the sums over states and the numbers of states of one tour, their difference has the error
@@ -34,6 +41,7 @@ from torch import Tensor
 
 from paracond.data import wide
 
+Z = 1.96
 TINY = 1e-24  # variances below this, in units of the squared mean, are rounding
 
 
@@ -76,7 +84,7 @@ def estimate(tours: TourMeans) -> Estimate:
     squares = tours.spread + n * gap.square()
     variance = squares.sum(1) / total.squeeze(1)
     of_variance, _ = _errors((squares - n * variance.unsqueeze(1)) / (total - n))
-    of_variance = (of_variance.square() + 6 * error**4).sqrt()
+    of_variance = (of_variance.square() + Z**2 * error**4).sqrt()
     std = (variance + spread).sqrt()
     certain = variance <= TINY * mean.square()
     error, of_std = (torch.where(certain, 0.0, e) for e in (error, of_variance / (2 * std)))
@@ -87,11 +95,12 @@ def _errors(left_out: Tensor) -> tuple[Tensor, Tensor]:
     """The error, from the changes where each tour is left out, and its square without the factor t^2."""
     count, squares = left_out.shape[1], left_out.square()
     total = squares.sum(1)
-    kurtosis = count * squares.square().sum(1) / total.square()
+    unit = left_out / (total / count).sqrt().unsqueeze(1)  # cubes of small units would vanish
+    kurtosis, skewness = unit.pow(4).mean(1), unit.pow(3).mean(1)
     d = 2 * count / (kurtosis - 1).clamp(min=1e-9)
-    student = 1 + 1.21 / d + 1.44 / d.square()
+    t = 1 + 1.21 / d + 1.44 / d.square() + (1.08 * skewness.square() + 1) / count
     spread = total * ((count - 1) / count)
-    return torch.where(total > 0, student * spread.sqrt(), spread), spread
+    return torch.where(total > 0, t * spread.sqrt(), spread), spread
 
 
 def _drift(tours: TourMeans, n: Tensor) -> Tensor:

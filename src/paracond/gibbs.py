@@ -2,9 +2,9 @@
 
 `chains` chains begin at the first state of every row and run in stretches. With `Converged`, stretches of doubled
 length are run, each measured afresh so that the earlier ones are its warm-up, until one has R-hat and effective sample
-size in bounds. The first one has no warm-up, so it is never the answer. How long that takes depends on the model, and
-nothing bounds it. Chains agree as well where all of them are still on the way from where they began, so each chain must
-be worth `OWN` draws: more chains make answers more precise, not runs shorter.
+size in bounds. The first one has no warm-up, so it is never the answer: where all chains are still on the way from where
+they began, they agree. How long that takes depends on the model, and nothing bounds it. More chains make answers more
+precise, not runs shorter, since R-hat <= 1.05 needs as many draws of each chain whatever their number.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from paracond.question import Answer, Diagnostics, Moments, Question
 from paracond.runtime.engine import Engine
 
 FIRST_STRETCH = 32  # sweeps
-OWN = 10  # independent draws that each chain must be worth
 
 
 @dataclass(frozen=True)
 class Converged:
     """Runs chains until they agree.
 
-    ess: the effective sample size that every row must reach, at least 10 per chain.
+    ess: the effective sample size that every row must reach.
     limit: the largest number of sweeps.
     r_hat: the largest R-hat that counts as agreement.
     """
@@ -127,8 +126,7 @@ class Chains:
     def converged(self, bounds: Converged) -> bool:
         """Whether the last stretch is in bounds, in every row."""
         reports = [monitor.report() for monitor in self.monitors.values()]
-        least = max(bounds.ess, OWN * self.chains)
-        return all(bool((r <= bounds.r_hat).all() and (e >= least).all()) for r, e in reports)
+        return all(bool((r <= bounds.r_hat).all() and (e >= bounds.ess).all()) for r, e in reports)
 
     @property
     def undefined(self) -> Tensor:
