@@ -41,6 +41,7 @@ from paracond.training import checkpoints
 
 PATIENCE = 60  # seconds after which a trial is ended and counts as endless
 MOST_MB, MOST_SECONDS = 200, 2.0
+BATCH = 20  # crafted checkpoints of one fork
 STEPS, EVERY = 60, 0.02  # of the runs that are killed: updates, and seconds between checkpoints
 
 # --- trials in a process of their own ---------------------------------------------------------------------------
@@ -595,9 +596,11 @@ def hostile(count: int, seconds: float, seed: int, folder: Path) -> list[Metric]
         tally.add(found.partition(":")[0], f"{kind.name}: {found} {why}")
         peak, longest = max(peak, used), max(longest, ended.seconds)
         discard(place)
-    found = forked(lambda: attack_checkpoint(learner_of, picture, folder / "run", chance, min(count, 600)))
-    for result, line in found.value or [("raw", found.error)]:
-        tally.add(result, f"seed {seed}: checkpoint: {line}")
+    for batch in range(min(count, 600) // BATCH):  # a fork for each: one that crashes the process ends no other
+        own = random.Random(f"{seed} {batch}")
+        found = forked(lambda own=own: attack_checkpoint(learner_of, picture, folder / "run", own, BATCH))
+        for result, line in found.value or [("raw", found.error)]:
+            tally.add(result, f"seed {seed}, batch {batch}: checkpoint: {line}")
     print(tally)
     return [
         Metric("hostile_folders", tally.total, "higher"),

@@ -369,7 +369,7 @@ class Truncated(Family):
     group returns the locations of the Gaussians `[batch, *shape]`; with scale="element", locations and log-scales
     `[batch, 2, *shape]`. A location may be beyond a limit: the density then falls off from it.
 
-    Scale the values to a standard deviation of about 1, for the networks that read them. The limits are then scaled too.
+    Scale the values to a standard deviation of about 1, for the networks that read them, and the limits with them.
 
     shape: the shape of one value, without the batch: a number, a tuple, or () for a scalar.
     support: (low, high), the limits of the values. One of them may be None: (0, None) is for positive numbers.
