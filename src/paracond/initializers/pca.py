@@ -124,7 +124,7 @@ class PCA(Network):
         """Set the parameters to the maximum of log p_0, by subspace iteration. Training does not change them then."""
         whole, rank = value.flatten(1).to(self.means.dtype), len(self.directions)
         if len(whole) <= rank:
-            raise InputError(f"{rank} directions need more than {rank} examples, found {len(whole)}")
+            raise InputError(f"data: {rank} directions need more than {rank} known rows of a group, found {len(whole)}")
         x = self._kept(whole)
         given = torch.cat([torch.ones_like(x[:, :1]), *[others[n].flatten(1).to(x.dtype) for n in self.names]], 1)
         self.means.copy_(torch.linalg.pinv(given.T @ given, hermitian=True) @ (given.T @ x))
