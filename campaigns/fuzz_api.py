@@ -10,13 +10,12 @@ Every call ends in one of these ways:
     raw      any other exception, warning or hang, or a message that does not name the argument
     silent   it returned although its input was wrong, its result is wrong, or it changed what it must not change
 
-`hostile.py` has the values, `worlds.py` the models, `api_calls.py` the calls.
+`hostile_values.py` has the values, `worlds.py` the models, `api_calls.py` the calls.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import signal
 import sys
@@ -231,7 +230,7 @@ def trial(seed: int, number: int) -> Result:
             return _judged_error(call, what, verdict, words, error)
         foreign = [w for w in caught if not issubclass(w.category, EXPECTED)]
         if foreign:
-            return Result("raw", what, f"warning: {foreign[0].category.__name__}: {str(foreign[0].message):.200}")
+            return Result("raw", what, f"warning: {foreign[0].category.__name__}: {foreign[0].message!s:.200}")
         return _judged_value(call, what, verdict, value, seed, number, snapshot)
     finally:
         if call.cleanup is not None:
@@ -268,7 +267,7 @@ def _judged_error(call: Call, what: str, verdict: str, words: tuple[str, ...], e
         return Result("raw", what, f"it took more than {PATIENCE:g} s", error)
     if isinstance(error, pc.NonFiniteError):
         return Result("refused", what, "", error)
-    if "a network of the user raised this" in message or "of a liar" in message and call.refuses:
+    if "a network of the user raised this" in message or ("of a liar" in message and call.refuses):
         return Result("refused", what, "", error)
     if not isinstance(error, pc.InputError | TypeError):
         return Result("raw", what, f"{type(error).__name__}: {message:.300}", error)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from api_calls import Arg, Call
-from hostile import Count, forms, spoiled
+from hostile_values import Count, forms, spoiled
 
 import paracond as pc
 

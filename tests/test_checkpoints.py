@@ -493,6 +493,15 @@ def interrupt(at, times=1):
     return on_step
 
 
+@pytest.fixture
+def hears_control_c():
+    """The tests may run where Ctrl-C is ignored, as under nohup."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("hears_control_c")
 def test_control_c_writes_a_checkpoint_first(tmp_path, forty):
     handler, learner = signal.getsignal(signal.SIGINT), make()
     with pytest.raises(KeyboardInterrupt, match="stopped at step 9; the checkpoint is in"):
@@ -501,6 +510,7 @@ def test_control_c_writes_a_checkpoint_first(tmp_path, forty):
     assert_same(resumed(tmp_path), forty)
 
 
+@pytest.mark.usefixtures("hears_control_c")
 def test_a_second_control_c_interrupts_at_once(tmp_path, forty):
     handler, learner = signal.getsignal(signal.SIGINT), make()
     checkpoints.fit(learner, 4, tmp_path)

@@ -13,6 +13,7 @@ import torch
 import paracond as pc
 from paracond.composition import Pinned, Summing
 from paracond.data import as_numbers, at_least, one_of, seeded, separated
+from paracond.question import Question
 from paracond.streams import integers, uniform
 from paracond.training.running_batch import RunningForm
 
@@ -64,6 +65,7 @@ class Sized:
         return 3
 
 
+NAN = float("nan")
 NESTED = [1.0]
 for _ in range(200):
     NESTED = [NESTED]
@@ -416,9 +418,54 @@ def test_data_frames_of_pandas_and_polars():
         pc.Data(polars.DataFrame(table).lazy())
 
 
+@pytest.mark.parametrize("make", CARRIED.values(), ids=CARRIED)
+def test_questions_keep_the_mask_of_values(make):
+    def known(given):
+        return Question.of(MODEL, {"t": given}, None, 1, "fitted").mask["t"].tolist()
+
+    assert known(make()) == known(pc.Observed(make())) == [True, False, True]
+    assert known(pc.Observed(make(), [False, True, True])) == [False, False, True]
+
+
+def test_hidden_values_are_answered():
+    answer = pc.query(MODEL, {"t": np.ma.array([1.0, 2.0], mask=[0, 1])}, ["t"], stop=pc.Tours(8))
+    assert answer.std["t"].gt(0).tolist() == [False, True] and answer.decisions["t"][0] == 1
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"t": np.array([1e39])}, "'t' has a value that is too large for the model's float32"),
+        ({"x": [[0.0, NAN, 0.0]]}, "'x' has NaN .*Data.from_nan"),
+        ({"t": [1.0, None]}, "'t' has missing values .None.: give Data.from_nan"),
+        ({"t": pc.Observed([1.0], [1])}, "mask of 't' must be boolean, found torch.int64: give mask.bool"),
+        ({1: [1.0]}, "given must be a dictionary by names of groups, which are text, found 1"),
+    ],
+)
+def test_bad_questions_are_refused_in_words(given, words):
+    with pytest.raises(pc.InputError, match=words):
+        pc.query(MODEL, given)
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: make_model(context=[1]), "context must be a dictionary"),
+        (lambda: make_model(context={"k": pc.Real()}), "'k' must be a Context"),
+        (lambda: make_model(regeneration=0.1), r"regeneration must be Regeneration\(rate, warmup\), found 0.1"),
+        (lambda: pc.JointModel([MODEL.conditional("t")]), "conditionals must be a dictionary"),
+        (lambda: pc.JointModel({1: MODEL.conditional("t")}), "names of groups, which are text, found 1"),
+        (lambda: pc.Regeneration("often"), "rate of Regeneration must be a number over 0"),
+        (lambda: pc.query(MODEL, want=[["t"]]), "the name of a group must be text"),
+    ],
+)
+def test_bad_models_are_refused_in_words(call, words):
+    with pytest.raises(pc.InputError, match=words):
+        call()
+
+
 # --- missing by name --------------------------------------------------------------------------------------------------
 
-NAN = float("nan")
 NA = type("NAType", (), {})()
 
 
@@ -490,6 +537,7 @@ TAKEN = {
     "long double": (lambda: np.array([0, 2], dtype=np.longdouble), "t"),
     "backwards": (lambda: np.array([2.0, 0.0])[::-1], "t"),
     "read-only": (lambda: np.broadcast_to(np.array([0.0, 2.0]), (2,)), "t"),
+    "read-only labels": (lambda: np.broadcast_to(np.array([0, 2]), (2,)), "c"),
     "with gradient": (lambda: torch.nn.Parameter(torch.tensor([0.0, 2.0])), "t"),
     "list of arrays": (lambda: [np.array(0.0), np.array(2.0)], "t"),
     "list of tensors": (lambda: [torch.tensor(0.0), torch.tensor(2.0)], "t"),
@@ -545,6 +593,13 @@ def test_a_default_of_context_is_plain():
         assert json.loads(json.dumps(group.describe()))["default"] == 0.5
         assert group.values("k", 2, torch.float32, torch.device("cpu")).tolist() == [[0.5, 0.5]] * 2
     assert pc.Context(pc.Real(2), (1, np.int64(2))).describe()["default"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "mask", [[True, False], Column([True, False]), np.broadcast_to(np.array([True, False]), (2,)), (True, False)]
+)
+def test_masks_of_many_kinds_are_taken(mask):
+    assert pc.Data({"t": [1.0, 2.0]}, {"t": mask}).mask["t"].tolist() == [True, False]
 
 
 def test_mappings_of_other_kinds_are_taken():

@@ -266,7 +266,7 @@ def test_home_is_expanded_and_an_empty_variable_is_none(files, tmp_path, monkeyp
     assert len(pc.datasets.mnist("test")) == ROWS
     monkeypatch.setenv("PARACOND_DATA", "")
     monkeypatch.chdir(write(tmp_path / "here", files))
-    refused("MNIST's train-images-idx3-ubyte was not found in", pc.datasets.mnist)
+    refused("give the folder of MNIST's files", pc.datasets.mnist)
 
 
 # Downloads, from a server in this process
@@ -320,12 +320,14 @@ def test_a_damaged_cache_is_downloaded_anew(mirror, files, tmp_path, monkeypatch
 def test_every_failure_is_named(mirror, files, tmp_path, monkeypatch):
     use_mirrors(monkeypatch, f"{mirror}none/", f"{mirror}bad/")
     monkeypatch.setenv("PARACOND_DATA", str(tmp_path / "root"))
-    message = refused(
-        f"MNIST's {NAMES[0]} was not found in {tmp_path}/root/mnist, {tmp_path}/root, ", pc.datasets.mnist
-    )
-    assert f"{mirror}none/{NAMES[0]}.gz (404" in message
-    assert re.search(rf"{mirror}bad/{NAMES[0]}.gz \(SHA256 hash .* does not match", message)
-    assert "give a folder that has it, by --data or folder=, or by PARACOND_DATA" in message
+    with pytest.raises(pc.InputError) as caught:
+        pc.datasets.mnist()
+    message, notes = str(caught.value), caught.value.__notes__
+    assert message.startswith("give the folder of MNIST's files, by --data or folder=, or by PARACOND_DATA: ")
+    assert f"{NAMES[0]} is in none of the 3 places" in message and len(message) <= 300
+    assert [f"not in {tmp_path}/root/mnist", f"not in {tmp_path}/root"] == notes[:2]
+    assert f"not at {mirror}none/{NAMES[0]}.gz (404" in notes[3]
+    assert re.search(rf"{mirror}bad/{NAMES[0]}.gz \(SHA256 hash .* does not match", notes[4])
     assert not list((tmp_path / "cache").rglob("*ubyte*"))  # a damaged download is not kept
 
 

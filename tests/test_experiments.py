@@ -259,8 +259,10 @@ def test_a_table_has_a_file_and_a_folder_around_it(tmp_path):
         cli.main(["classify", "nowhere", "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"cannot be written: .*taken is a file"):
         cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken" / "a.csv")])
-    with pytest.raises(SystemExit, match="nowhere"):  # a table that is there already is written again
+    with pytest.raises(SystemExit, match="taken is there already: add --overwrite"):
         cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken")])
+    with pytest.raises(SystemExit, match="is nowhere a saved model"):
+        cli.main(["classify", "nowhere", "--out", str(tmp_path / "taken"), "--overwrite"])
 
 
 def test_the_rate_of_a_decay_is_read_off():

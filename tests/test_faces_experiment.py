@@ -200,7 +200,7 @@ def test_single_attributes_by_name_on_the_command_line(tmp_path, monkeypatch, ca
     torch.manual_seed(0)
     make_model(small(BEST)).save("faces")
     (tmp_path / "faces" / "names.json").write_text(json.dumps({"c": [f"a{k}" for k in range(39)] + ["Glasses"]}))
-    options = ["--rows", "12", "--sweeps", "1", "--device", "cpu", "--out", "drawn"]
+    options = ["--rows", "12", "--sweeps", "1", "--device", "cpu", "--out", "drawn", "--overwrite"]
     cli.main(["sample", "faces", "--given", "c[Glasses]=1", "c[3]=0,1,1,1,1,1,1,1,1,1,1,1", *options])
     drawn = np.load("drawn/samples.npz")
     assert (drawn["c"][:, 39] == 1).all() and drawn["c"][:, 3].tolist() == [0] + [1] * 11
@@ -227,7 +227,7 @@ def test_single_attributes_by_name_on_the_command_line(tmp_path, monkeypatch, ca
     assert image.imread("drawn/samples.png")[..., 0].mean() > image.imread("drawn/samples.png")[..., 1].mean()
     cli.main(["classify", "faces", "--given", "x=red.png", "--want", "c", "--sweeps", "2", "--device", "cpu"])
     header, row = (tmp_path / "runs" / "decisions.csv").read_text().splitlines()
-    assert header.split(",")[-1] == "Glasses" and len(row.split(",")) == 41
+    assert header.split(",")[-1] == "Glasses" and len(row.split(",")) == 42 and row.split(",")[1] == "red.png"
     with pytest.raises(SystemExit, match=r"c\[Hat\]: a coordinate is a number from 0 to 39 or one of a0, a1"):
         cli.main(["sample", "faces", "--given", "c[Hat]=1"])
     with pytest.raises(SystemExit, match=r"c\[glasses\] \(do you mean Glasses\?\): a coordinate"):

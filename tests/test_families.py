@@ -189,3 +189,49 @@ def test_a_ceiling_bounds_the_scale_and_keeps_its_start():
 def test_bad_families_are_refused(build, message):
     with pytest.raises(pc.InputError, match=message):
         build()
+
+
+def test_the_limits_of_real_that_come_with_a_scale_per_element():
+    """Other scales have none, and what is given is kept."""
+    assert (pc.Real().ceiling, pc.Real().bounds) == (2.0, (-10.0, 10.0))
+    assert pc.Real(initial_scale=3.0).ceiling == 6.0
+    assert (pc.Real(bounds=(0.0, 1.0)).ceiling, pc.Real(bounds=None).ceiling) == (0.5, 2.0)
+    for real in (pc.Real(scale="learned"), pc.Real(scale=0.5), pc.Real(scale="coordinate")):
+        assert real.ceiling is real.bounds is None
+    given = pc.Real(ceiling=0.3)
+    assert (given.ceiling, given.bounds) == (0.3, None)
+    assert pc.Real(ceiling=None).bounds is None
+
+
+@pytest.mark.parametrize("family", [pc.Real(), pc.Real(ceiling=None), pc.Real(scale="learned")], ids=repr)
+def test_a_saved_description_keeps_its_limits_whatever_the_defaults_are(family):
+    described = family.describe()
+    assert described["ceiling"] == family.ceiling and described["ceiling"] != "auto" != described["bounds"]
+    assert family_from(described) == family
+
+
+def test_numbers_of_another_unit_are_refused_before_learning_and_scaled_ones_never():
+    def learner(values, family):
+        groups = {"mass": family, "kind": pc.Binary()}
+        model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(groups, n)) for n, f in groups.items()})
+        return pc.Learner(model, pc.Data({"mass": values, "kind": torch.arange(200) % 2}), batch_size=8)
+
+    grams = 4000 + 800 * torch.randn(200, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(pc.InputError, match=r"100% of the values of 'mass' are beyond 10.*standard deviation 1"):
+        learner(grams, pc.Real())
+    learner(grams, pc.Real(ceiling=2000.0))
+    learner(grams, pc.Real(scale="learned"))
+    learner((grams - grams.mean()) / grams.std(), pc.Real())
+    outlier = torch.zeros(200).index_fill_(0, torch.tensor([7]), 1e6)  # the farthest that a scaled value can be
+    learner((outlier - outlier.mean()) / outlier.std(), pc.Real())
+
+
+def test_a_chain_of_defaults_cannot_run_away():
+    """Networks that multiply what they read by a hundred."""
+    groups = {"x": pc.Real(3), "y": pc.Real(3)}
+    model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(groups, n, depth=0)) for n, f in groups.items()})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(100)
+    drawn = pc.sample(model, rows=50, sweeps=50, regeneration=0)
+    assert max(float(value.abs().max()) for value in drawn.values()) < 10 + 6 * 2

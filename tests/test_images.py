@@ -584,8 +584,8 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
     drawn = dict(np.load(out / "samples.npz"))
     assert drawn["x"].shape == (20, 1, 28, 28) and set(drawn["c"]) == {9}
     assert (out / "samples.png").stat().st_size > 1000
-    canvas = use_pictures.picture(torch.ones(13, 1, 28, 28)).axes[0].images[0].get_array()
-    assert canvas.shape == (2 * 28, 10 * 28) and canvas.sum() == 13 * 28 * 28  # none is left out
+    canvas = use_pictures.picture(torch.zeros(13, 1, 28, 28)).axes[0].images[0].get_array()
+    assert canvas.shape == (2 * 28, 10 * 28) and canvas.sum() == 7 * 28 * 28  # none is left out; blanks are white
     table = out / "decisions.csv"
     cli.main(["classify", model, "--dataset", "mnist", "--data", str(folder), "--out", str(table)])
     assert "accuracy: " in capsys.readouterr().out
@@ -593,14 +593,16 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
     with pytest.raises(SystemExit, match="--sweeps must be a whole number, at least 1, found 0"):
         cli.main(["classify", model, "--given", "x=0", "--sweeps", "0"])
     np.save(out / "x.npy", drawn["x"])
-    cli.main(["classify", model, "--given", f"x={out / 'x.npy'}", "--out", str(table)])
+    again = ["--overwrite", "--out", str(table)]
+    cli.main(["classify", model, "--given", f"x={out / 'x.npy'}", *again])
     assert len(table.read_text().splitlines()) == 21
-    half = ["classify", model, "--given", f"x={out / 'x.npy'}", "--seen", "top", "--sweeps", "4", "--out", str(table)]
+    half = ["classify", model, "--given", f"x={out / 'x.npy'}", "--seen", "top", "--sweeps", "4", *again]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pc.NotMixedWarning)  # four sweeps of a model that has learned nothing
         cli.main(half)
     assert len(table.read_text().splitlines()) == 21
-    cli.main(["sample", model, "--given", f"x={out / 'x.npy'}", "--seen", "left", "--sweeps", "2", "--out", str(out)])
+    again = ["--overwrite", "--out", str(out)]
+    cli.main(["sample", model, "--given", f"x={out / 'x.npy'}", "--seen", "left", "--sweeps", "2", *again])
     filled = np.load(out / "samples.npz")["x"]
     assert np.array_equal(filled[..., :14], drawn["x"][..., :14])
     assert not np.array_equal(filled[..., 14:], drawn["x"][..., 14:])

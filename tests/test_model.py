@@ -613,7 +613,7 @@ def remove_json(folder):
         (truncate, "is damaged: it has .* bytes of tensors, and declares"),
         (remove_weights, "is missing, though model.json names it"),
         (remove_json, "is .* a saved model"),
-        (forget_the_families, "at least one conditional"),
+        (forget_the_families, "conditionals must have at least one group"),
         (garble_the_families, "does not describe a model"),
         (garble_a_family, "does not describe a model"),
         (point_elsewhere, "must name a weights file in its folder"),
@@ -745,7 +745,7 @@ def test_a_mask_for_rows_or_coordinates_is_spread():
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda: pc.JointModel({}), "at least one conditional"),
+        (lambda: pc.JointModel({}), "conditionals must have at least one group"),
         (lambda: pc.JointModel({"a": nn.Linear(1, 1)}), "'a' must be a Conditional"),
         (lambda: pc.networks.mlp(VARIABLES, "q"), "unknown variable 'q'"),
         (lambda: pc.networks.mlp(VARIABLES, "x", activation="gelu"), "activation must be one of"),
@@ -938,7 +938,7 @@ def test_a_band_is_saved_and_checked(tmp_path):
     found = pc.JointModel.load(tmp_path).conditional("x").init
     torch.testing.assert_close(found._whole(found.directions), init._whole(init.directions))
     for shape, band in ((4, 2), ((2, 6, 8), 7), ((2, 6, 8), 0)):
-        with pytest.raises(pc.InputError, match=r"a band is for images"):
+        with pytest.raises(pc.InputError, match=r"band (is for images|must be a whole number, at least 1)"):
             pc.initializers.pca({"x": pc.Real(shape)}, "x", [], 2, band=band)
     with pytest.raises(pc.InputError, match=r"9 directions are more than the 8 coefficients"):
         pc.initializers.pca({"x": pc.Real((2, 6, 8))}, "x", [], 9, band=2)

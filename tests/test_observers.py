@@ -6,7 +6,7 @@ from helpers import Linear, Pairwise
 
 import paracond as pc
 from paracond.chain import Move
-from paracond.observers import Marginals, Monitor, convergence
+from paracond.observers import Marginals, Monitor, Trace
 
 MODEL = Pairwise({"u": pc.Binary(3), "c": pc.Categorical(3), "x": pc.Real(2, scale=0.7)}, seed=3).model
 
@@ -56,16 +56,18 @@ def test_memory_does_not_grow_with_the_chain():
     def held(steps):
         monitor, marginals = Monitor(MODEL.variables["x"], "x", 2, steps // 3), Marginals(MODEL.variables["x"], "x")
         run([monitor, marginals], steps=steps)
-        return monitor.sums.numel() + marginals.centre.numel() + marginals.spread.numel()
+        held = [v for trace in monitor.traces for v in vars(trace).values() if isinstance(v, torch.Tensor)]
+        return sum(v.numel() for v in held) + marginals.centre.numel() + marginals.spread.numel()
 
     assert held(60) == held(600)
 
 
-def sums_of(draws, slots):
-    """Raw draws [chains, n] as the sums that `convergence` takes, with no conditional variance."""
-    parts = draws.view(len(draws), slots, -1).transpose(0, 1)  # [slots, chains, n / slots]
-    stacked = torch.stack([parts.sum(-1), (parts**2).sum(-1), torch.zeros_like(parts.sum(-1))], 1)
-    return stacked.unsqueeze(-1), torch.full((slots,), parts.shape[-1], dtype=torch.float64)
+def convergence(draws):
+    """R-hat, ess and mcse of raw draws [chains, n], with no conditional variance."""
+    trace = Trace(*draws.shape)
+    for now in draws.T:
+        trace.add(now[:, None], torch.zeros(len(draws), 1, dtype=torch.float64))
+    return trace.convergence()
 
 
 def textbook_split_r_hat(draws):
@@ -80,19 +82,19 @@ def textbook_split_r_hat(draws):
 def test_r_hat_is_the_textbook_one(shift):
     generator = torch.Generator().manual_seed(0)
     draws = torch.randn(4, 160, generator=generator, dtype=torch.float64) + shift * torch.arange(4.0).view(4, 1)
-    r_hat, _, _ = convergence(*sums_of(draws, 16), chains=4)
+    r_hat, _, _ = convergence(draws)
     assert float(r_hat) == pytest.approx(float(textbook_split_r_hat(draws)), rel=1e-12)
 
 
 def test_ess_of_independent_draws_is_their_number():
     draws = torch.randn(64, 1600, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    _, ess, _ = convergence(*sums_of(draws, 16), chains=64)
+    _, ess, _ = convergence(draws)
     assert float(ess) == pytest.approx(draws.numel(), rel=0.3)
 
 
 def test_one_chain_alone_has_no_r_hat():
     draws = torch.randn(1, 160, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    r_hat, ess, _ = convergence(*sums_of(draws, 16), chains=1)
+    r_hat, ess, _ = convergence(draws)
     assert bool(r_hat.isnan())
     assert float(ess) == pytest.approx(160, rel=0.6)
 
@@ -115,28 +117,24 @@ def test_variances_survive_large_means_in_single_precision():
 
 def test_stuck_chains_have_as_many_draws_as_chains():
     draws = torch.arange(8.0, dtype=torch.float64).view(8, 1).expand(8, 160)
-    r_hat, ess, _ = convergence(*sums_of(draws.contiguous(), 16), chains=8)
+    r_hat, ess, _ = convergence(draws.contiguous())
     assert float(r_hat) > 100
     assert float(ess) == pytest.approx(7, rel=0.01)
 
 
 def test_the_standard_error_of_independent_draws():
     draws = torch.randn(64, 1600, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    _, _, error = convergence(*sums_of(draws, 16), chains=64)
+    _, _, error = convergence(draws)
     assert float(error) == pytest.approx(draws.numel() ** -0.5, rel=0.2)
 
 
 def test_a_probability_that_is_known_needs_no_more_draws():
     """Chains that disagree on whether a class has probability 1e-9 or 1e-7 agree for all purposes."""
 
-    class Fixed:
-        def __init__(self, p):
-            self.mean, self.variance = p, p * (1 - p)
-
     def report(p):
         monitor = Monitor(pc.Binary(1), "b", chains=4, length=32)
         for _ in range(32):
-            monitor(Move("b", Fixed(p), torch.zeros(4, 1), torch.zeros(4, 1), None))
+            monitor(Move("b", Fixed(p, p * (1 - p)), torch.zeros(4, 1), torch.zeros(4, 1), None))
         return [float(v) for v in monitor.report()]
 
     assert report(torch.tensor([[1e-9], [1e-7], [1e-9], [1e-7]], dtype=torch.float64)) == [1.0, float("inf")]
@@ -145,11 +143,33 @@ def test_a_probability_that_is_known_needs_no_more_draws():
     assert ess < 20
 
 
-def test_a_constant_has_mixed_and_one_slot_says_nothing():
-    r_hat, ess, _ = convergence(*sums_of(torch.ones(4, 32, dtype=torch.float64), 16), chains=4)
-    assert float(r_hat) == 1 and float(ess) == float("inf")
-    r_hat, ess, _ = convergence(*sums_of(torch.ones(4, 32, dtype=torch.float64), 1), chains=4)
+def test_a_constant_has_mixed_and_one_redraw_says_nothing():
+    r_hat, ess, _ = convergence(torch.full((4, 32), 0.1, dtype=torch.float64))
+    assert float(r_hat) <= 1 and float(ess) == float("inf")
+    r_hat, ess, _ = convergence(torch.ones(4, 32, dtype=torch.float64)[:, :1])
     assert bool(r_hat.isnan()) and bool(ess.isnan())
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_units_do_not_matter(unit):
+    """Also not those of squares, which are of the fourth order."""
+    draws = torch.randn(4, 160, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + torch.arange(
+        4.0
+    ).view(4, 1, 1)
+    found = []
+    for scaled in (draws, unit * draws):
+        monitor = Monitor(pc.Real(1), "x", chains=4, length=160)
+        for now in scaled.transpose(0, 1):
+            monitor(Move("x", Fixed(now, torch.zeros_like(now)), now, now, None))
+        found.append(torch.cat([torch.cat(trace.convergence()[:2]) for trace in monitor.traces]))
+    torch.testing.assert_close(*found)
+
+
+class Fixed:
+    """A distribution, as far as observers look at it."""
+
+    def __init__(self, mean, variance):
+        self.mean, self.variance = mean, variance
 
 
 def test_ess_of_a_gaussian_chain_is_the_closed_form():
@@ -171,12 +191,58 @@ def test_ess_of_a_gaussian_chain_is_the_closed_form():
     assert float(answer.std["x"]) == pytest.approx(1, rel=0.02)
 
 
-def test_large_groups_are_watched_through_projections():
-    variables = {"x": pc.Real(100, scale=1.0), "b": pc.Binary(1)}
-    model = Pairwise(variables, seed=0, strength=0.05).model
-    answer = pc.query(model, {}, ["x"], chains=8, stop=pc.Sweeps(200))
-    assert float(answer.diagnostics.r_hat["x"]) < 1.1
-    monitor = Monitor(variables["x"], "x", 8, 20)
-    chain = pc.Chain(model, scan="systematic", generator=model.generator(0))
-    chain.run(pc.initializers.initial_state(model, 8, model.generator(0)), 40, [monitor])
-    assert monitor.sums.shape[-1] == 64
+def watched(values, variances, family, chains):
+    """R-hat and ess of conditional means and variances `[redraws, rows, coordinates]`."""
+    monitor = Monitor(family, "x", chains, len(values))
+    for mean, variance in zip(values, variances, strict=True):
+        monitor(Move("x", Fixed(mean, variance), mean, mean, None))
+    return monitor.report()
+
+
+def test_every_coordinate_of_a_large_group_is_watched():
+    """One of 500 stands still in every chain; nothing of it is seen in sums over all."""
+    random = torch.Generator().manual_seed(0)
+    for family, values in (
+        (pc.Real(500), torch.randn(256, 8, 500, generator=random, dtype=torch.float64)),
+        (pc.Binary(500), torch.rand(256, 8, 500, generator=random, dtype=torch.float64)),
+    ):
+        variances = 0.1 * torch.ones_like(values)
+        r_hat, ess = watched(values, variances, family, 8)
+        assert float(r_hat) < 1.1 and float(ess) > 300
+        values[:, :, 321] = torch.tensor([0.0, 1, 0, 1, 1, 0, 1, 0], dtype=torch.float64)
+        r_hat, ess = watched(values, variances, family, 8)
+        assert float(r_hat) > 1.5 and float(ess) < 30
+
+
+def test_scales_that_stand_still_are_seen():
+    """Conditional means are zero in all chains; conditional variances differ between them, or move between batches."""
+    zero = torch.zeros(128, 4, 2, dtype=torch.float64)
+    alike = torch.ones_like(zero)
+    r_hat, ess = watched(zero, alike, pc.Real(2), 4)
+    assert float(r_hat) <= 1 and float(ess) == float("inf")
+    differ = alike * torch.tensor([1.0, 1, 9, 9], dtype=torch.float64).view(1, 4, 1)
+    r_hat, ess = watched(zero, differ, pc.Real(2), 4)
+    assert float(r_hat) > 1.05 and float(ess) < 40
+    slow = alike.clone()
+    slow[32:96] = 9  # the halves of a chain agree
+    assert float(watched(zero, slow, pc.Real(2), 4)[1]) < 400
+
+
+def test_many_chains_that_agree_are_not_known_for_that():
+    """512 chains with a slow bit each: their mean has an error under .005, but none of them has moved."""
+    p = torch.where(torch.arange(512) < 5, 0.9, 0.001).double()[:, None].expand(512, 1)
+    values = p.expand(64, 512, 1)
+    r_hat, ess = watched(values, values * (1 - values), pc.Binary(1), 512)
+    assert float(r_hat) > 1.05 and float(ess) < 512 * 10
+
+
+def test_questions_have_references_of_their_own():
+    """The scale of one question is seen, though the mean of another is far away."""
+    random = torch.Generator().manual_seed(0)
+    mean = 0.1 * torch.randn(256, 8, 1, generator=random, dtype=torch.float64)
+    mean[:, 4:] += 1e6
+    variance = torch.ones_like(mean)
+    variance[:, 2:4] = 9
+    r_hat, ess = watched(mean, variance, pc.Real(1), 4)
+    assert float(r_hat[0]) > 1.05 and float(r_hat[1]) < 1.02
+    assert float(ess[0]) < 40 and float(ess[1]) > 1000

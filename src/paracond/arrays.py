@@ -137,7 +137,10 @@ def _from_list(what: str, value: Sequence, holes: bool) -> Found:
     if any(_is_array(part) for part in value) or _is_array(_first(value)):
         return _stacked([numbers(what, part, holes) for part in value], 0)
     try:
-        return _from_tensor(what, torch.as_tensor(value))
+        found = torch.as_tensor(value)
+        if found.is_floating_point():  # Python's numbers have 64 bits, and models may have too
+            found = torch.as_tensor(value, dtype=torch.float64)
+        return _from_tensor(what, found)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         objects = np.array(value, dtype=object)  # None or words among the numbers
         if any(isinstance(each, (list, tuple)) for each in objects.flat):
@@ -155,7 +158,7 @@ def _from_array(what: str, array: np.ndarray, holes: bool) -> Found:
         _refuse_dates(what)
     if kind == "c":
         raise InputError(f"{what} must be real numbers, found {array.dtype}")
-    if kind in "iuf":
+    if kind in "biuf":
         plain = np.dtype(f"{kind}{min(array.itemsize, 8)}")  # no long double, no other order of bytes
         forward = all(step >= 0 for step in array.strides)
         if array.dtype.char != plain.char or not (array.dtype.isnative and array.flags.writeable and forward):

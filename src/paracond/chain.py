@@ -26,12 +26,25 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from paracond.data import InputError, Mask, State, at_least, expand_mask, one_of, row_count, take
+from paracond.data import (
+    InputError,
+    Mask,
+    State,
+    as_mask,
+    at_least,
+    expand_mask,
+    named,
+    one_of,
+    row_count,
+    shown,
+    take,
+    true_or_false,
+)
 from paracond.distributions import Distribution
-from paracond.model import JointModel
+from paracond.model import JointModel, require_model
 from paracond.runtime.engine import Engine, WeakCall
 from paracond.runtime.eval_copy import eval_copy
-from paracond.runtime.progress import track
+from paracond.runtime.progress import check_progress, track
 from paracond.streams import Generator
 
 SCANS = ("random", "no-repeat", "systematic")
@@ -178,13 +191,19 @@ class Chain:
         batch: int | None = None,
         engine: str | Engine = "auto",
     ):
+        require_model(model)
+        if not isinstance(generator, torch.Generator):
+            raise InputError(f"generator must be a torch.Generator, as model.generator(seed), found {shown(generator)}")
+        at_least({"batch": (1 if batch is None else batch, 1)})
+        true_or_false("per_row", per_row)
+        one_of("scan", scan, SCANS)
         self.model = model = eval_copy(model)
         self.engine = Engine.of(model.device, engine)
         self.rounded = self.engine.rounded_copy(model)
         self._recorder: _Recorder | None = None
         self.undefined: Undefined | None = None  # since the first `advance`
         self.generator = generator
-        self.clamp = full_clamp(model, clamp or {}, batch)
+        self.clamp = full_clamp(model, {} if clamp is None else clamp, batch)
         self.free = tuple(n for n in model.names if n not in self.clamp or not bool(self.clamp[n].all()))
         # The shared choice is made on the host, so it has a source of its own there.
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
@@ -244,6 +263,10 @@ class Chain:
         progress: True or False shows a bar or not; None shows one on long runs in a terminal.
         """
         at_least({"steps": (steps, 0)})
+        check_progress(progress)
+        observers = tuple(observers) if isinstance(observers, Iterable) else (observers,)
+        for observer in [each for each in observers if not callable(each)]:
+            raise InputError(f"observers must be functions of a Move, found {shown(observer)}")
         after = self.advance(self._validated(state), steps, observers, progress)
         assert self.undefined is not None
         self.undefined.refuse()
@@ -279,6 +302,7 @@ class Chain:
         return {name: value.clone() for name, value in recorder.state.items()}
 
     def _validated(self, state: State) -> State:
+        state = named("state", state)
         missing = [name for name in self.model.names if name not in state]
         if missing:
             hint = "initializers.initial_state(model, rows, generator) draws a whole one"
@@ -348,10 +372,11 @@ def max_rows(model: JointModel, most: int) -> int:
 
 def full_clamp(model: JointModel, clamp: Mapping[str, Tensor], batch: int | None = None) -> Mask:
     """Masks in full form, without those that clamp nothing; refuses masks that the family cannot honour."""
+    clamp = named("clamp", clamp)
     model.check_names(clamp)
     full = {}
-    for name, mask in clamp.items():
-        family, mask = model.variables[name], torch.as_tensor(mask, device=model.device)
+    for name, each in clamp.items():
+        family, mask = model.variables[name], as_mask(name, each).to(model.device)
         rows = batch or (len(mask) if mask.ndim and tuple(mask.shape) != family.event_shape else 1)
         mask = mask.expand(rows) if mask.ndim == 0 else mask
         mask = expand_mask(name, mask, [rows, *family.event_shape], model.device)

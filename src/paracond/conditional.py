@@ -76,7 +76,12 @@ class Conditional(nn.Module):
 
     def forward(self, others: Mapping[str, Tensor]) -> Distribution:
         """Return the distribution given the encoded values of the other groups."""
+        before = _versions(others)
         output = self._checked(self.network(others), others)
+        if _versions(others) != before:
+            raise InputError(
+                f"{type(self.network).__name__} changes what it reads in place, which is not its own: copy it first"
+            )
         # By attribute: torch.compile of torch 2.11 would break the graph at a whole ParameterDict.
         shared = {name: getattr(self.shared, name) for name in self.family.shared_parameters()}
         return self.family.distribution(output, **shared)
@@ -84,10 +89,12 @@ class Conditional(nn.Module):
     def _checked(self, output: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         """Refuse what a network may not return: a row for every row that it read, of the family's shape."""
         read = next(iter(others.values()), None)
-        number = isinstance(output, Tensor) and output.is_floating_point()
-        if not number or tuple(output.shape[1:]) != self.family.output_shape or _rows(read) not in (None, len(output)):
-            wanted = ", ".join([str(_rows(read) or "batch"), *map(str, self.family.output_shape)])
+        plain = isinstance(output, Tensor) and output.is_floating_point() and output.layout == torch.strided
+        rows = output.shape[:1] if read is None and plain else () if read is None else read.shape[:1]
+        if not (plain and output.ndim and tuple(output.shape) == (*rows, *self.family.output_shape)):
+            wanted = ", ".join([*map(str, rows or ["batch"]), *map(str, self.family.output_shape)])
             found = f"{output.dtype} {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+            found = found if plain or not isinstance(output, Tensor) else f"{found} ({output.layout})"
             raise InputError(
                 f"{type(self.network).__name__} must return [{wanted}] for {self.family}, found {found}".replace(
                     "torch.", ""
@@ -98,5 +105,8 @@ class Conditional(nn.Module):
         return output.float() if half or double else output
 
 
-def _rows(value: Tensor | None) -> int | None:
-    return None if value is None else len(value)
+def _versions(others: Mapping[str, Tensor]) -> list[int]:
+    """How often each tensor was changed in place. Compiled code and inference tensors do not count that."""
+    if torch.compiler.is_compiling():
+        return []
+    return [0 if value.is_inference() else value._version for value in others.values()]

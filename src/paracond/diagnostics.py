@@ -34,7 +34,7 @@ from paracond.distributions import Distribution
 from paracond.families import is_class
 from paracond.inference import Diagnostics, Sweeps, query
 from paracond.initializers import initial_state
-from paracond.model import JointModel
+from paracond.model import JointModel, require_model
 
 ACTIVE = 0.02  # nats
 
@@ -66,8 +66,7 @@ class LatentUsage:
 
 
 def _asked(model: JointModel) -> JointModel:
-    if not isinstance(model, JointModel):
-        raise InputError(f"the model must be a JointModel, found {type(model).__name__}")
+    require_model(model)
     return model.eval_copy()
 
 
@@ -84,7 +83,7 @@ def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4,
     at_least({"sweeps": (sweeps, 0)})
     model = _asked(model)
     if not isinstance(data, Data):
-        raise InputError(f"latent_usage takes Data(values, mask), found {type(data).__name__}")
+        raise InputError(f"data must be Data(values, mask), found {type(data).__name__}")
     generator = model.generator(seed)
     known, mask = model.validate(data.state, data.mask)
     model.check_names([latent])
@@ -168,7 +167,7 @@ def consistency(
     at_least({"chains": (chains, 2), "warmup": (warmup, 0), "steps": (steps, 1)})
     model = _asked(model)
     generator = model.generator(seed)
-    state = initial_state(model, chains, generator) if state is None else state
+    state = initial_state(model, chains, generator) if state is None else model.validate(state)[0]
     chain = Chain(model, scan="random", per_row=True, batch=row_count(state), generator=generator)
     state = chain.run(state, warmup)
     gains = torch.zeros(len(model.names), row_count(state), device=model.device)
@@ -196,5 +195,6 @@ def mixing(
     sweeps: sweeps of the measurement, after as many of warm-up.
     seed: fixes all randomness.
     """
-    wanted = list(model.names if names is None else names)
+    require_model(model)
+    wanted = model.names if names is None else names
     return query(model, {}, wanted, chains=chains, stop=Sweeps(sweeps), init="random", seed=seed).diagnostics

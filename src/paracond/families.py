@@ -17,7 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from numbers import Integral
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,11 @@ Shape = tuple[int, ...]
 # Adam moves every parameter by about its learning rate per update. A log-scale must move by several nats, each of the
 # thousands of weights only a little. So the log-scale is this many times its parameter.
 GAIN = 10.0
+# Of `Real` with a scale per element, for values of standard deviation 1. With them no chain can run away, and learning
+# never failed on twelve tables (research/defaults_of_real.py).
+AUTO: Any = "auto"
+CEILING = 2.0
+REACH = 5.0  # bounds of the mean, in ceilings
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,10 @@ class Family(ABC):
     @abstractmethod
     def check_values(self, name: str, known: Tensor) -> None:
         """Refuse finite observed values (a flat tensor) that the family cannot take."""
+
+    def check_examples(self, name: str, known: Tensor) -> None:
+        """Refuse the observed values of all examples (a flat tensor), if the family cannot learn from them."""
+        return  # most can
 
     @abstractmethod
     def marginal_entropy(self, mean: Tensor, variance: Tensor) -> Tensor:
@@ -264,24 +273,26 @@ class Real(Family):
         number per coordinate), "learned" (one learned number) or a fixed number.
     bounds: (low, high) of the mean, which is then a sigmoid of the network's output, with slope one in the middle. Give
         them where values are bounded, as pixels are: a chain then cannot leave them by more than its noise.
+        By default there are none, but with scale="element" and the default ceiling: five ceilings each way.
     initial_scale: the standard deviation before learning. Choose it small: latents collapse while the noise is too wide
         for them to be inferred from a redrawn value (see `diagnostics.latent_usage`).
     floor: the smallest standard deviation, since the likelihood has no upper bound.
-    ceiling: the largest standard deviation. Give one with "element": otherwise a chain that leaves the data may reach
-        ever wider noise and diverge. A low ceiling also makes latents, not noise, carry the variation.
+    ceiling: the largest standard deviation. A low one makes latents, not noise, carry the variation. With "element"
+        there should be one: a chain that leaves the data may otherwise reach ever wider noise and diverge. So the
+        default is 2 there, for values that are scaled to standard deviation 1, or half the width of `bounds`; it is
+        None for other scales.
     """
 
     scale: str | float = "element"
     initial_scale: float = 0.03
     floor: float = 1e-3
-    ceiling: float | None = None
-    bounds: tuple[float, float] | None = None
+    ceiling: float | None = AUTO
+    bounds: tuple[float, float] | None = AUTO
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pair = isinstance(self.bounds, tuple) and len(self.bounds) == 2
-        if self.bounds is not None and not (pair and -math.inf < self.bounds[0] < self.bounds[1] < math.inf):
-            raise InputError(f"bounds of Real are a low and a high number, found {self.bounds!r}")
+        if self.bounds is not None and self.bounds != AUTO:
+            _check_interval("bounds of Real", self.bounds)
         fixed = isinstance(self.scale, (int, float)) and not isinstance(self.scale, bool)
         if not (fixed and 0 < float(self.scale) < math.inf) and self.scale not in ("element", "coordinate", "learned"):
             raise InputError(
@@ -289,8 +300,24 @@ class Real(Family):
             )
         if not self.initial_scale > self.floor > 0:
             raise InputError(f"Real needs initial_scale > floor > 0, found {self.initial_scale} and {self.floor}")
+        if self.scale == "element":
+            self._choose_limits()
+        for what in ("ceiling", "bounds"):
+            if getattr(self, what) == AUTO:
+                object.__setattr__(self, what, None)
         if self.ceiling is not None and not self.initial_scale < self.ceiling < math.inf:
             raise InputError(f"Real needs a ceiling over initial_scale, found {self.ceiling} and {self.initial_scale}")
+
+    def _choose_limits(self) -> None:
+        """The ceiling, and with it the bounds, if they are not given. A description has the numbers."""
+        if self.ceiling != AUTO:
+            return
+        ceiling = max(CEILING, 2 * self.initial_scale)
+        if isinstance(self.bounds, tuple):  # no value within them varies more than half their width
+            ceiling = max((self.bounds[1] - self.bounds[0]) / 2, 2 * self.initial_scale)
+        object.__setattr__(self, "ceiling", ceiling)
+        if self.bounds == AUTO:
+            object.__setattr__(self, "bounds", (-REACH * ceiling, REACH * ceiling))
 
     @property
     def output_shape(self) -> Shape:
@@ -335,6 +362,24 @@ class Real(Family):
 
     def check_values(self, name: str, known: Tensor) -> None:
         """Accept any finite number."""
+
+    def check_examples(self, name: str, known: Tensor) -> None:
+        if self.ceiling is None or self.bounds != (-REACH * self.ceiling, REACH * self.ceiling):
+            return  # bounds of the user's own
+        share = float((known.abs() > self.bounds[1]).double().mean()) if known.numel() else 0.0
+        # By Chebyshev's inequality this cannot be, if the standard deviation is half a ceiling.
+        if share > (CEILING * REACH) ** -2:
+            raise InputError(
+                f"{share:.0%} of the values of {name!r} are beyond {self.bounds[1]:g}, the default bounds of Real: "
+                "scale them to mean 0 and standard deviation 1, or give ceiling= and bounds= in their units"
+            )
+
+
+def _check_interval(what: str, found: Any) -> None:
+    """Refuse what is not a low and a high number."""
+    numbers = isinstance(found, tuple) and all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in found)
+    if not (numbers and len(found) == 2 and found[0] < found[1] and found[1] - found[0] < math.inf):
+        raise InputError(f"{what} are a low and a high number, found {found!r}")
 
 
 def is_class(family: Family) -> bool:

@@ -2,7 +2,9 @@
 
 `chains` chains begin at the first state of every row and run in stretches. With `Converged`, stretches of doubled
 length are run, each measured afresh so that the earlier ones are its warm-up, until one has R-hat and effective sample
-size in bounds. How long that takes depends on the model, and nothing bounds it.
+size in bounds. The first one has no warm-up, so it is never the answer. How long that takes depends on the model, and
+nothing bounds it. Chains agree as well where all of them are still on the way from where they began, so each chain must
+be worth `OWN` draws: more chains make answers more precise, not runs shorter.
 """
 
 from __future__ import annotations
@@ -12,20 +14,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from paracond.chain import Chain, Observer
+from paracond.chain import Chain, Observer, transition
 from paracond.data import InputError, at_least
 from paracond.observers import Marginals, Monitor
 from paracond.question import Answer, Diagnostics, Moments, Question
 from paracond.runtime.engine import Engine
 
 FIRST_STRETCH = 32  # sweeps
+OWN = 10  # independent draws that each chain must be worth
 
 
 @dataclass(frozen=True)
 class Converged:
     """Runs chains until they agree.
 
-    ess: the effective sample size that every row must reach.
+    ess: the effective sample size that every row must reach, at least 10 per chain.
     limit: the largest number of sweeps.
     r_hat: the largest R-hat that counts as agreement.
     """
@@ -43,14 +46,15 @@ class Converged:
 
     def run(self, chains: Chains) -> bool:
         """Run; whether the chains have converged."""
-        length = min(FIRST_STRETCH, self.limit)
-        while True:
+        chains.disperse()
+        length = min(FIRST_STRETCH, max(1, self.limit // 3))
+        chains.stretch(length)
+        while chains.sweeps < self.limit:
+            length = min(2 * length, self.limit - chains.sweeps)
             chains.stretch(length)
             if chains.converged(self):
                 return True
-            if chains.sweeps >= self.limit:
-                return False
-            length = min(2 * length, self.limit - chains.sweeps)
+        return False
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,18 @@ class Chains:
         self.monitors: dict[str, Monitor] = {}
         self.sweeps = self.measured = 0
 
+    @torch.no_grad()
+    def disperse(self) -> None:
+        """Draw numbers, which begin alike, where finite groups put them, which begin anywhere (if none has an init).
+
+        Otherwise chains may all begin in one mode, and then agree.
+        """
+        if self.init != "random":
+            return
+        for name in [name for name in self.chain.free if not self.model.variables[name].finite]:
+            move = transition(self.model, name, self.state, self.chain.clamp.get(name), self.chain.generator)
+            self.state = {**self.state, name: move.value}
+
     def stretch(self, sweeps: int) -> None:
         """Run on, and measure this stretch alone."""
         variables = self.model.variables
@@ -111,7 +127,8 @@ class Chains:
     def converged(self, bounds: Converged) -> bool:
         """Whether the last stretch is in bounds, in every row."""
         reports = [monitor.report() for monitor in self.monitors.values()]
-        return all(bool((r <= bounds.r_hat).all() and (e >= bounds.ess).all()) for r, e in reports)
+        least = max(bounds.ess, OWN * self.chains)
+        return all(bool((r <= bounds.r_hat).all() and (e >= least).all()) for r, e in reports)
 
     @property
     def undefined(self) -> Tensor:

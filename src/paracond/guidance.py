@@ -35,9 +35,21 @@ from torch import Tensor, nn
 
 from paracond.chain import Chain, max_rows
 from paracond.conditional import Conditional
-from paracond.data import InputError, Observed, State, as_numbers, at_least, row_count, take, wide
+from paracond.data import (
+    InputError,
+    Observed,
+    State,
+    as_float,
+    as_numbers,
+    at_least,
+    named,
+    row_count,
+    shown,
+    take,
+    wide,
+)
 from paracond.families import Binary, Real
-from paracond.model import Context, JointModel
+from paracond.model import Context, JointModel, require_model
 from paracond.runtime.engine import Engine
 
 WEIGHT, SWEEPS = 15.0, 30  # of edits: a changed attribute then shows in most faces (RESULTS)
@@ -74,6 +86,7 @@ def guided(model: JointModel, name: str, where: Sequence[int] | Tensor, weight: 
     where: its coordinates, as numbers or as a Bool mask `[*event]`.
     weight: how much more they count; 0 is the model itself.
     """
+    require_model(model)
     model.check_names([name])
     family, context = model.variables[name], GUIDANCE.format(name)
     if not isinstance(family, Binary):
@@ -95,9 +108,8 @@ def guided(model: JointModel, name: str, where: Sequence[int] | Tensor, weight: 
 
 def check_weight(weight: float) -> None:
     """Refuse a weight that is not a finite number, 0 or more."""
-    number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
-    if not (number and 0 <= weight < math.inf):
-        raise InputError(f"the weight of guidance must be a number, 0 or more, found {weight!r}")
+    if as_float("the weight of guidance", weight, "a number, 0 or more") < 0:
+        raise InputError(f"the weight of guidance must be a number, 0 or more, found {shown(weight)}")
 
 
 def edited(
@@ -142,6 +154,7 @@ def edited(
 
 def _changed(model: JointModel, state: Mapping[str, Tensor], name: str, change: Observed) -> tuple[State, Tensor]:
     """Return the changed state, and a mask `[*event]` of the changes."""
+    state = named("state", state)
     model.check_names([name, *state])
     missing = [group for group in model.variables if group not in state]
     if missing:
@@ -155,7 +168,7 @@ def _changed(model: JointModel, state: Mapping[str, Tensor], name: str, change: 
     model.variables[name].check_shape(name, new)
     if mask.dtype != torch.bool:
         raise InputError(f"change.mask must be boolean, found {mask.dtype}")
-    if mask.ndim >= whole[name].ndim:
+    if mask.ndim and tuple(mask.shape) != model.variables[name].event_shape:
         shape, found = list(whole[name].shape[1:]), list(mask.shape)
         raise InputError(f"change.mask must have the shape {shape} of one row of {name!r}, found {found}")
     if len(new) not in (1, len(whole[name])):
@@ -194,16 +207,17 @@ def doubt(model: JointModel, state: State, name: str, mask: Tensor) -> Tensor:
 def _mask(name: str, family: Binary, where: Sequence[int] | Tensor) -> Tensor:
     shape = family.event_shape
     try:
-        where = torch.as_tensor(where)
-    except (TypeError, ValueError):
-        raise InputError(f"where must be numbers of coordinates of {name!r}, or a Bool mask, found {where!r}") from None
-    if where.dtype == torch.bool:
-        if tuple(where.shape) != tuple(shape):
-            raise InputError(f"the mask for {name!r} must have shape {list(shape)}, found {list(where.shape)}")
-        return where
+        where = as_numbers("where", where)
+    except InputError:
+        wanted = f"numbers of coordinates of {name!r}, or a Bool mask"
+        raise InputError(f"where must be {wanted}, found {shown(where)}") from None
+    if where.dtype == torch.bool and tuple(where.shape) != tuple(shape):
+        raise InputError(f"the mask for {name!r} must have shape {list(shape)}, found {list(where.shape)}")
     count = math.prod(shape)
-    if not where.numel():
+    if not where.numel() or (where.dtype == torch.bool and not bool(where.any())):
         raise InputError(f"`where` is empty: pass at least one coordinate of {name!r} to guide")
+    if where.dtype == torch.bool:
+        return where
     if where.is_floating_point() or not bool(((where >= 0) & (where < count)).all()):
         raise InputError(f"{name!r} has coordinates 0 to {count - 1}, found {where.tolist()}")
     mask = torch.zeros(count, dtype=torch.bool)

@@ -27,12 +27,13 @@ import numpy as np
 import torch
 
 from paracond.chain import SCANS, Chain, max_rows, require_defined
-from paracond.data import Data, InputError, Observed, State, at_least, one_of, row_count, take, warn_caller
+from paracond.data import Data, InputError, Observed, State, at_least, one_of, row_count, shown, take, warn_caller
 from paracond.gibbs import Chains, Converged, Sweeps, joined
-from paracond.model import JointModel, Regeneration
+from paracond.model import JointModel, Regeneration, require_model
 from paracond.precision import Precise, Rounds
 from paracond.question import Answer, Diagnostics, Given, Init, Moments, Question, require_finite
 from paracond.runtime.engine import Engine
+from paracond.runtime.progress import check_progress
 from paracond.streams import RowStreams, as_keys, occurrences, rows_draw
 from paracond.tours import Batch, Record, TourRunner, one_of_scans, passes, slots_of
 
@@ -54,7 +55,7 @@ def query(
     given: Given | None = None,
     want: Iterable[str] | None = None,
     *,
-    rows: int = 1,
+    rows: int | None = None,
     stop: Stop | None = None,
     regeneration: Regeneration | float | None = None,
     chains: int = 8,
@@ -71,7 +72,7 @@ def query(
     given: values `[batch, *event]` by name, or `Observed(value, mask)` where only some coordinates are known. A single
         row is repeated to fit the others.
     want: the groups to answer about (default: all that are not wholly given).
-    rows: the number of rows of the answer where nothing is given.
+    rows: the number of rows of the answer, where one row is given for all, or nothing (default: as many as are given).
     stop: when a row is answered: `Precise(error=0.03)` runs tours until standard errors are small, `Tours(count)` runs
         so many. `Converged(ess, limit)` and `Sweeps(count, warmup)` run chains that never begin anew.
 
@@ -87,7 +88,7 @@ def query(
     engine: how chains run, "auto", "eager", "rounded" or "graphs", or an `Engine`.
     seed: fixes all randomness.
     """
-    at_least({"rows": (rows, 1), "chains": (chains, 1)})
+    at_least({"chains": (chains, 1)})
     anew, stop = _way(model, stop, regeneration, chains)
     if isinstance(stop, Converged) and chains < 2:
         raise InputError("one chain cannot show whether it has converged: use chains=2 or more, or stop=Sweeps(count)")
@@ -112,7 +113,7 @@ def sample(
     model: JointModel,
     given: Given | None = None,
     *,
-    rows: int = 1,
+    rows: int | None = None,
     sweeps: int | None = None,
     regeneration: Regeneration | float | None = None,
     init: Init = "fitted",
@@ -128,7 +129,7 @@ def sample(
 
     model: a trained `JointModel`.
     given: as in `query`.
-    rows: the number of draws where nothing is given.
+    rows: the number of draws, where one row is given for all, or nothing (default: as many as are given).
     sweeps: if it is given, chains never begin anew, and the draw is the state after so many sweeps.
 
     Other arguments:
@@ -143,7 +144,8 @@ def sample(
 
     `model(name, state).mean` of the returned state is what a picture usually shows: the mean of p(x | z) at the last z.
     """
-    at_least({"rows": (rows, 1), "chunk": (1 if chunk is None else chunk, 1)})
+    at_least({"chunk": (1 if chunk is None else chunk, 1)})
+    check_progress(progress)
     at_least({"sweeps": (0 if sweeps is None else sweeps, 0)})
     if _never(regeneration) and sweeps is None:
         raise InputError("regeneration=0 needs sweeps=, the length of a chain that never begins anew")
@@ -176,7 +178,7 @@ def impute(model: JointModel, data: Data, *, how: str = "decide", **options) -> 
     """
     one_of("how", how, ("decide", "sample"))
     if not isinstance(data, Data):
-        raise InputError(f"impute takes Data(values, mask), found {type(data).__name__}")
+        raise InputError(f"data must be Data(values, mask) for impute, found {type(data).__name__}")
     given = {name: Observed(value, data.mask[name]) for name, value in data.state.items()}
     anew, _ = _way(model, options.get("stop"), options.get("regeneration"))
     if how == "sample" and (anew is not None or "sweeps" in options):
@@ -385,7 +387,8 @@ def _way(
 ) -> tuple[Regeneration | None, Stop]:
     """How chains begin anew (None: never), and when to stop."""
     if stop is not None and not isinstance(stop, Stop):
-        raise InputError(f"stop must be Precise(error), Tours(count), Converged(...) or Sweeps(count), found {stop!r}")
+        kinds = "Precise(error), Tours(count), Converged(...) or Sweeps(count)"
+        raise InputError(f"stop must be {kinds}, found {shown(stop)}")
     never = _never(regeneration)
     if isinstance(stop, Precise) and never:
         raise InputError(f"stop={stop!r} needs tours; with regeneration=0 use stop=Converged(...) or Sweeps(count)")
@@ -401,11 +404,10 @@ def _never(regeneration: object) -> bool:
 
 
 def _regeneration(model: JointModel, regeneration: object) -> Regeneration:
-    if not isinstance(model, JointModel):
-        raise InputError(f"the model must be a JointModel, found {type(model).__name__}")
+    require_model(model)
     found = model.regeneration if regeneration is None else regeneration
     if not isinstance(found, Regeneration):
-        raise InputError(f"regeneration must be Regeneration(rate, warmup), or 0 for never, found {found!r}")
+        raise InputError(f"regeneration must be Regeneration(rate, warmup), or 0 for never, found {shown(found)}")
     return found
 
 

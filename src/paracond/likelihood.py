@@ -29,12 +29,26 @@ import torch
 from torch import Tensor
 
 from paracond.chain import full_clamp, max_rows
-from paracond.data import Data, InputError, Mask, Observed, State, at_least, one_of, take, warn_caller, wide
+from paracond.data import (
+    Data,
+    InputError,
+    Mask,
+    Observed,
+    State,
+    at_least,
+    named,
+    one_of,
+    seeded,
+    shown,
+    take,
+    warn_caller,
+    wide,
+)
 from paracond.exact import enumerate_model, limiting
 from paracond.families import Categorical, Family
 from paracond.inference import sample
 from paracond.initializers.initial_state import has_init, log_density
-from paracond.model import JointModel, Regeneration
+from paracond.model import JointModel, Regeneration, require_model
 from paracond.question import Given, Question
 from paracond.runtime.engine import Engine
 from paracond.streams import RowStreams, as_keys, numbered, row_digests
@@ -97,10 +111,12 @@ def log_likelihood(
     seed: fixes all randomness.
     """
     at_least({"draws": (2 if draws is None else draws, 2)})
+    require_model(model)
+    anew, engine, seed = _checked(model, regeneration, engine, seed)
     values, mask = _observed(model, data)
     for name in [name for name in model.context if name in (data.state if isinstance(data, Data) else data)]:
         raise InputError(f"{name!r} is a context group: pass it in given, one value for all rows")
-    anew = model.regeneration if regeneration is None else regeneration
+    given = {} if given is None else named("given", given)
     if draws is None and not given and _enumerable(model):
         exactly = _enumerated(model, values, mask, anew)
         return LogLikelihood(exactly, torch.zeros_like(exactly), torch.full_like(exactly, torch.inf))
@@ -109,7 +125,7 @@ def log_likelihood(
             "a likelihood needs a sweep of warm-up: pass regeneration=Regeneration(rate, warmup=1) or more"
         )
     count, before = draws or DRAWS, Regeneration(anew.rate, anew.warmup - 1)
-    known, clamp = _one_row(model, given or {}, mask)
+    known, clamp = _one_row(model, given, mask)
     many = {name: Observed(known[name].expand(count, *known[name].shape[1:]), clamp[name]) for name in known}
     first = sample(model, many, rows=count, regeneration=before, engine=engine, seed=seed)
     scores = _sweep_scores(model.eval_copy(), values, mask, first, clamp, seed)
@@ -155,6 +171,8 @@ def anomaly_score(
     Scores of rows are comparable where the same coordinates are observed.
     """
     at_least({"draws": (1 if draws is None else draws, 1)})
+    require_model(model)
+    anew, engine, seed = _checked(model, regeneration, engine, seed)
     values, mask = _observed(model, data)
     possible = any(model.conditional(name).init is not None and bool(mask[name].any()) for name in model.names)
     by = ("evidence" if possible else "surprise") if by is None else by
@@ -163,7 +181,7 @@ def anomaly_score(
         raise InputError('by="evidence" needs an observed group with an initializer: use by="surprise"')
     asked = model.eval_copy()
     if by == "surprise":
-        found = _surprise(asked, values, mask, 8 if draws is None else draws, regeneration, engine, seed)
+        found = _surprise(asked, values, mask, 8 if draws is None else draws, anew, engine, seed)
     else:
         found = -log_density(asked, values, mask, 256 if draws is None else draws, seed)
     _require_numbers(found.isnan())
@@ -240,12 +258,21 @@ def _scored_sweep(model: JointModel, values: State, mask: Mask, first: State, cl
 
 def _observed(model: JointModel, data: Data | Mapping[str, Tensor]) -> tuple[State, Mask]:
     """The values of the data, and full masks of what is observed."""
-    if not isinstance(model, JointModel):
-        raise InputError(f"the model must be a JointModel, found {type(model).__name__}")
     data = data if isinstance(data, Data) else Data(data)
     values, mask = model.validate(data.state, data.mask)
     full_clamp(model, {name: mask[name] for name in model.names})  # refuses masks that a family cannot honour
     return values, mask
+
+
+def _checked(
+    model: JointModel, regeneration: Regeneration | None, engine: str | Engine, seed: int
+) -> tuple[Regeneration, Engine, int]:
+    """How chains begin anew and run, and the seed: valid, also where no chain will run."""
+    anew = model.regeneration if regeneration is None else regeneration
+    if not isinstance(anew, Regeneration):
+        raise InputError(f"regeneration must be Regeneration(rate, warmup), found {shown(anew)}")
+    seeded(seed)
+    return anew, Engine.of(model.device, engine), int(seed)
 
 
 def _one_row(model: JointModel, given: Given, mask: Mask) -> tuple[State, Mask]:
@@ -301,8 +328,9 @@ def _surprise(
     context = {name: Observed(values[name]) for name in model.context}
     total = torch.zeros(len(next(iter(mask.values()))), dtype=torch.float64, device=model.device)
     for draw in range(draws):
-        state = sample(model, known | context, regeneration=regeneration, engine=engine, seed=seed + draw)
-        at = as_keys(_keys(values, mask, seed + draw)).to(model.device)
+        own = (seed + draw + 2**63) % 2**64 - 2**63  # of 64 bits
+        state = sample(model, known | context, regeneration=regeneration, engine=engine, seed=own)
+        at = as_keys(_keys(values, mask, own)).to(model.device)
         for part in torch.arange(len(total), device=model.device).split(max_rows(model, PAIRS[total.is_cuda])):
             streams, some = RowStreams(at[part], torch.zeros_like(at[part])), take(state, part)
             for place, name in enumerate(known):

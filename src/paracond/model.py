@@ -12,7 +12,9 @@ them like any other group, and the chain never redraws them. The joint is then a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -41,7 +43,7 @@ from paracond.data import (
 from paracond.distributions import Distribution
 from paracond.families import Family, family_from
 from paracond.html_table import html_table
-from paracond.networks.base import describe, rebuild
+from paracond.networks.base import Network, describe, rebuild, require_sizes
 from paracond.networks.outline import Outline, beyond_state
 from paracond.runtime.engine import lay_out
 from paracond.runtime.eval_copy import eval_copy
@@ -51,6 +53,9 @@ FORMAT = "paracond model 2"
 FORMATS = (FORMAT, "paracond model 1")  # the first had no digest of the description, and names of classes alone
 MOST_LISTED = 6  # groups in a line of `repr`
 SPARE = 2**23  # bytes of tensors that a network may compute from its arguments, besides twice those of its file
+MOST_GROUPS, MOST_TENSORS, MOST_NUMBERS = 2**13, 2**15, 2**27  # of a saved model; the last in one value of a group
+MOST_SWEEPS = 10**6  # of a tour; a question would not end
+SMALLEST_SHARE = 1e-9  # of a group in the scan
 Item = TypeVar("Item")
 HALF = (torch.bfloat16, torch.float16)
 
@@ -99,18 +104,22 @@ class Regeneration:
     """Says how the chain begins anew: with probability `rate` after every sweep, and then with `warmup` sweeps that do
     not count (see `tours`).
 
-    rate: eps, more than 0 and at most 1.
-    warmup: w.
+    rate: eps, more than 0 (at least 1e-6) and at most 1.
+    warmup: w, at most 10^6.
     """
 
     rate: float = 0.02
     warmup: int = 20
 
     def __post_init__(self) -> None:
-        number = isinstance(self.rate, (int, float)) and not isinstance(self.rate, bool)
-        if not (number and 0 < self.rate <= 1):
-            raise InputError(f"rate of Regeneration must be a number over 0 and at most 1, found {self.rate!r}")
+        kind = "a number over 0 and at most 1"
+        if not 0 < as_float("rate of Regeneration", self.rate, kind) <= 1:
+            raise InputError(f"rate of Regeneration must be {kind}, found {shown(self.rate)}")
         at_least({"warmup of Regeneration": (self.warmup, 0)})
+        if 1 / self.rate > MOST_SWEEPS or self.warmup > MOST_SWEEPS:
+            raise InputError(f"a tour of Regeneration must have at most {MOST_SWEEPS:,} sweeps, found {self!r:.120}")
+        object.__setattr__(self, "rate", float(self.rate))  # not numbers of numpy, which JSON does not know
+        object.__setattr__(self, "warmup", int(self.warmup))
 
 
 class JointModel(nn.Module):
@@ -132,13 +141,15 @@ class JointModel(nn.Module):
         regeneration: Regeneration | None = None,
     ):
         super().__init__()
+        conditionals = named("conditionals", conditionals)
         if not conditionals:
-            raise InputError("a joint model needs at least one conditional")
-        wrong = [name for name, c in conditionals.items() if not isinstance(c, Conditional)]
-        if wrong:
-            raise InputError(f"{wrong[0]!r} must be a Conditional(family, network), found {conditionals[wrong[0]]!r}")
+            raise InputError("conditionals must have at least one group, found none")
+        _require_kinds(conditionals, Conditional, "Conditional(family, network)")
         self.names = tuple(conditionals)
-        self.context = dict(context or {})
+        self.context = named("context", {} if context is None else context)
+        _require_kinds(self.context, Context, "Context(family, default)")
+        if regeneration is not None and not isinstance(regeneration, Regeneration):
+            raise InputError(f"regeneration must be Regeneration(rate, warmup), found {shown(regeneration)}")
         twice = [name for name in self.context if name in conditionals]
         if twice:
             raise InputError(f"{twice[0]!r} is both a context group and a group with a conditional")
@@ -194,8 +205,10 @@ class JointModel(nn.Module):
         """Return the distribution p(x_name | the rest of the state)."""
         return self.conditional(name)(self.encode(self.reads(name), state))
 
-    def encode(self, names: Iterable[str], state: Mapping[str, Tensor]) -> State:
+    def encode(self, names: Sequence[str], state: Mapping[str, Tensor]) -> State:
         """The values of these groups as networks read them."""
+        for name in [name for name in names if name not in state]:
+            raise InputError(f"the state lacks {name!r}, which is read here (it has {', '.join(map(str, state))})")
         return {k: self.variables[k].encode(state[k]).to(self.dtype) for k in names}
 
     def reads(self, name: str) -> tuple[str, ...]:
@@ -269,9 +282,15 @@ class JointModel(nn.Module):
 
     def check_names(self, names: Iterable[str]) -> None:
         """Refuse names that are no group of the model."""
+        if not isinstance(names, Iterable):
+            raise InputError(f"names must be names of groups, found {shown(names)}")
         for name in names:
+            if not isinstance(name, str):
+                raise InputError(f"the name of a group must be text, found {shown(name)}")
             if name not in self.variables:
-                raise InputError(f"unknown variable {name!r} (the model has {', '.join(self.variables)})")
+                close = difflib.get_close_matches(name, self.variables, 1)
+                hint = f"; do you mean {close[0]!r}?" if close else ""
+                raise InputError(f"unknown variable {shown(name)} (the model has {', '.join(self.variables)}{hint})")
 
     def validate(
         self, state: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None, rows: int | None = None
@@ -300,7 +319,7 @@ class JointModel(nn.Module):
                 raise InputError(f"{name!r} is a context group: it must be observed everywhere")
             family.check_known(name, value.flatten() if everywhere else value[masks[name]])
             values[name] = stored = family.store(value, self.dtype)
-            if stored is not value:  # a value of 64 bits may be infinite in 32
+            if stored is not value and value.dtype.itemsize > 1:  # a value of 64 bits may be infinite in 32
                 family.check_stored(name, stored if everywhere else stored[masks[name]])
         return values, masks
 
@@ -317,9 +336,10 @@ class JointModel(nn.Module):
         """
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise InputError(f"dtype must be a floating-point type such as torch.bfloat16, found {dtype!r}")
-        at_least({"max_bytes": (1 if max_bytes is None else max_bytes, 1)})
+        at_least({"max_bytes": (1 if max_bytes is None else max_bytes, 1)}, most=2**63 - 1)
         serialization.require_place(folder, FORMAT)  # a checkpoint that was saved here must not be lost
         description = self._description()
+        _require_bounds(self)
         once = {k: v for k, v in self.state_dict().items() if k not in description["tied"]}
         tensors = {k: v.to(dtype) if dtype and v.is_floating_point() else v for k, v in once.items()}
         serialization.write(folder, description, tensors, max_bytes)
@@ -347,7 +367,9 @@ class JointModel(nn.Module):
         def check(found: dict, entries: dict[str, Entry]) -> None:
             with _refusing(folder):
                 description, entries = _upgraded(found, entries)
-                _require_fit(cls._rebuilt(description, given, Outline(16 * len(entries) + 256)), description, entries)
+                _require_few("tensors", len(entries), MOST_TENSORS)
+                outline = cls._rebuilt(description, given, Outline(len(entries) + len(description["tied"])))
+                _require_fit(outline, description, entries)
 
         description, tensors = _upgraded(*serialization.read(folder, FORMATS, check))
         serialization.require_finite(tensors, str(folder))
@@ -356,7 +378,6 @@ class JointModel(nn.Module):
             tensors = {k: t.float() if t.dtype in HALF else t for k, t in tensors.items()}
             dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
             model.to(dtypes.pop() if len(dtypes) == 1 else None)
-            _tie(model, description["tied"])
             model.load_state_dict(tensors | {key: tensors[source] for key, source in description["tied"].items()})
         return model.eval()
 
@@ -364,8 +385,10 @@ class JointModel(nn.Module):
     def _rebuilt(
         cls, description: dict, modules: Mapping[str, nn.Module], outline: Outline | None = None
     ) -> JointModel:
-        """A model with new weights; with `outline`, its networks have shapes only."""
-        conditionals = {}
+        """A model with new weights, shared where the file says so; with `outline`, its networks have shapes only."""
+        made = nn.ModuleList()
+        _require_few("groups", len(description["variables"]) + len(description["context"]), MOST_GROUPS)
+        ties = _ties(description["tied"])
         possible = {*description["variables"], *(f"init of {name}" for name in description["variables"])}
         for name in [name for name in modules if name not in possible]:
             raise InputError(f"modules: {name!r} is none of {', '.join(sorted(possible))}")
@@ -377,7 +400,10 @@ class JointModel(nn.Module):
                 key = f"init of {name}"
                 init = modules.get(key) or rebuild(key, description["init"][name], outline)
             with nullcontext() if outline is None else outline:
-                conditionals[name] = Conditional(family, network, init)
+                made.append(Conditional(family, network, init))
+            if outline is None:  # now: before the next network takes memory
+                _tie(made, ties.get(str(len(made) - 1), {}))
+        conditionals = dict(zip(description["variables"], made, strict=True))
         context = {n: Context(family_from(c["family"]), c["default"]) for n, c in description["context"].items()}
         return cls(conditionals, description["alpha"], context, Regeneration(**description.get("regeneration", {})))
 
@@ -395,20 +421,37 @@ def _size(module: nn.Module) -> str:
     return f"{count:,} parameters"
 
 
+def _require_kinds(groups: Mapping[str, object], kind: type, form: str) -> None:
+    for name, found in groups.items():
+        if not isinstance(found, kind):
+            what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+            raise InputError(f"{name!r} must be a {form}, found {what}")
+
+
+def require_model(model: object) -> None:
+    """Refuse what is no joint model; the first thing that functions about a model do."""
+    if not isinstance(model, JointModel):
+        found = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        hint = ": pass what its fit returned, or learner.averaged" if hasattr(model, "averaged") else ""
+        raise InputError(f"the model must be a JointModel, found {found}{hint}")
+
+
 @contextmanager
 def _refusing(folder: str | Path) -> Iterator[None]:
     """Refuse a description of which something cannot be made, whatever the error."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{folder}: {error}") from None
+        raise InputError(f"{folder}: {error!s:.600}") from None
     except Exception as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(f"{Path(folder) / serialization.DESCRIPTION} does not describe a model: {why:.200}") from None
 
 
 def _require_fit(model: JointModel, description: Mapping, entries: Mapping[str, Entry]) -> None:
-    """Refuse weights whose names, shapes or kinds are not those of the networks."""
+    """Refuse weights whose names, shapes or kinds are not those of the networks, and networks that read or return other
+    sizes than the groups have."""
+    _require_bounds(model)
     own, tied = model.state_dict(), description["tied"]
     wanted = {key: tensor for key, tensor in own.items() if key not in tied}
     if not tied.keys() <= own.keys() or not set(tied.values()) <= wanted.keys():
@@ -421,8 +464,31 @@ def _require_fit(model: JointModel, description: Mapping, entries: Mapping[str, 
         if tuple(tensor.shape) != entry.shape or not alike:
             found = f"{entry.dtype} {list(entry.shape)} in the file and {tensor.dtype} {list(tensor.shape)} there"
             raise InputError(f"the weights do not fit the networks: {key!r:.120} is {found}".replace("torch.", ""))
-    if beyond_state(model) > SPARE + 2 * sum(entry.nbytes for entry in entries.values()):
+    held = sum(entry.nbytes for entry in entries.values())
+    if beyond_state(model) > SPARE + 2 * held:
         raise InputError("its networks compute tensors that are much larger than the weights files")
+    for part in model.conditionals:  # built one after the other, with parameters that are not shared yet
+        if sum(tensor.nbytes for tensor in part.parameters()) > SPARE + 4 * held:
+            raise InputError("one of its networks is much larger than the weights files, of which it shares parts")
+
+
+def _require_few(what: str, found: int, most: int) -> None:
+    if found > most:
+        raise InputError(f"it has {found:,} {what}, at most {most:,} can be read")
+
+
+def _require_bounds(model: JointModel) -> None:
+    """Refuse a model that could not be read from a file."""
+    _require_few("groups", len(model.variables), MOST_GROUPS)
+    _require_few("tensors", len(model.state_dict()), MOST_TENSORS)
+    for name, family in model.variables.items():
+        for shape in (family.encoding_shape, family.output_shape):
+            if len(shape) > 64 or math.prod(shape) > MOST_NUMBERS:
+                raise InputError(f"a value of {name!r:.80} has over {MOST_NUMBERS:,} numbers, or over 64 axes")
+    for name, part in zip(model.names, model.conditionals, strict=True):
+        for module in (part.network, part.init):
+            if isinstance(module, Network):
+                require_sizes(module, name, model.variables)
 
 
 def _upgraded(description: dict, tensors: dict[str, Item]) -> tuple[dict, dict[str, Item]]:
@@ -454,6 +520,15 @@ def _tied(module: nn.Module) -> dict[str, str]:
     return {name: first[id(parameter)] for name, parameter in named if first[id(parameter)] != name}
 
 
+def _ties(tied: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """What each conditional, by its number, shares with former ones: names within the list of conditionals."""
+    found: dict[str, dict[str, str]] = {}
+    for name, first in tied.items():
+        _, number, _ = name.split(".", 2)
+        found.setdefault(number, {})[name.partition(".")[2]] = first.partition(".")[2]
+    return found
+
+
 def _tie(module: nn.Module, tied: Mapping[str, str]) -> None:
     """The inverse of `_tied`: make each name the parameter that its first name is."""
     for name, first in tied.items():
@@ -470,9 +545,7 @@ def _normalised(names: tuple[str, ...], alpha: Mapping[str, float] | None) -> di
     weights = {name: as_float(f"alpha of {name!r}", alpha[name]) for name in names}
     total = sum(weights[name] for name in alpha)
     for name, weight in weights.items():
-        if not (
-            weight > 0 and weight / total > 0
-        ):  # also where it vanishes beside the others, or their sum is infinite
+        if not (weight > 0 and weight / total > SMALLEST_SHARE):
             raise InputError(f"alpha of {name!r} must be over 0, and not vanish beside the others, found {weight:g}")
     return {name: weight / total for name, weight in weights.items()}
 

@@ -7,21 +7,28 @@ conditionals that the draws come from,
 
 which has the same expectation and less variance. Clamped coordinates count with their known value.
 
-Convergence is judged from `slots` consecutive batches of each of M chains (`Monitor`). For a scalar quantity with
-conditional mean m_t and conditional variance v_t, let V = E[v] + Var[m] be its marginal variance (the law of total
-variance). With W the mean over half-chains of V and B the variance of half-chain means of m,
+Convergence is judged from M chains (`Monitor`). For a scalar quantity with conditional mean m_t and conditional
+variance v_t, let V = E[v] + Var[m] be its marginal variance (the law of total variance). With W the mean over
+half-chains of V and B the variance of half-chain means of m,
 
     R-hat = sqrt(((n - 1) / n W + B) / W)          (split R-hat; v = 0 gives the classical one)
     ess   = V / mcse^2,
 
-where mcse^2 is the larger of (variance of chain means) / M and (variance of batch means) / (M slots). So `ess` is
-the number of independent draws from the marginal that would give the same accuracy. A probability whose mcse is under
-`KNOWN` counts as known (R-hat 1, ess infinite), because ratios for a class of probability 1e-9 mean nothing. One chain
-alone has no R-hat: a chain that never left its mode would look as good as any.
+where mcse^2 is the larger of (variance of chain means) / M and (variance of the means of K consecutive batches of each
+chain) / (M K). So `ess` is the number of independent draws from the marginal that would give the same accuracy.
+
+Quantities are all coordinates of encode(x), and for numbers their squares (x - c)^2 as well, c being where the chains
+of a question are at first. Their conditional means are v + (m - c)^2, their conditional variances 2 v^2 + 4 v (m - c)^2
+as those of a Gaussian. So a chain whose mean stands still while its scale moves is seen. The worst quantity decides.
+
+A probability counts as known (R-hat 1, ess infinite) where its mcse is under `KNOWN`, if chains beyond `FEW` are not
+counted: ratios for a class of probability 1e-9 mean nothing, but many chains that all begin at the same place agree as
+well. One chain alone has no R-hat: a chain that never left its mode would look as good as any.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +39,8 @@ from paracond.data import InputError
 from paracond.families import Family
 
 KNOWN = 0.005  # standard error of a probability that needs no more draws
+FEW = 8  # more chains must not make a run shorter
+TINY = 1e-24  # variances below this, in units of the squared mean, are rounding
 
 
 def summary(family: Family, move: Move, rao_blackwell: bool = True) -> tuple[Tensor, Tensor]:
@@ -99,105 +108,129 @@ class Monitor:
     name: the group.
     chains: the number of chains per question.
     length: the number of redraws to come.
-    slots: the number of batches into which they are divided.
-    most: groups with more encoded coordinates are observed through this many fixed random projections of their draws.
+    batches: the number of batches into which they are divided.
     """
 
-    def __init__(self, family: Family, name: str, chains: int, length: int, slots: int = 16, most: int = 64):
-        self.family, self.name, self.chains, self.most = family, name, chains, most
-        self.slots = max(2, min(slots, length) // 2 * 2)
-        self.length = max(length, self.slots)
-        self.seen = 0
-        self.reference = torch.zeros(())
-        self.sums: Tensor | None = None  # [slots, 3 (m, m^2, v), rows, quantities]
-        self.counts = torch.zeros(self.slots)
-        self.projection: Tensor | None = None
+    def __init__(self, family: Family, name: str, chains: int, length: int, batches: int = 16):
+        self.family, self.name, self.chains = family, name, chains
+        orders = 1 if family.finite else 2  # the square of a code of 0 and 1 is the code
+        self.traces = [Trace(chains, length, batches) for _ in range(orders)]
+        self.origin: Tensor | None = None
 
     def __call__(self, move: Move) -> None:
         if move.name != self.name:
             return
         if move.rows is not None:
             raise InputError("Monitor needs every row at every redraw: run the chain without per_row")
-        mean, variance = (part.double() for part in self._quantities(move))
-        if self.sums is None:
-            self.sums = mean.new_zeros(self.slots, 3, *mean.shape)
-            self.reference = mean.mean(0)  # one for all chains, or their differences would be lost
-        mean = mean - self.reference  # nothing below depends on the origin, but rounding does
-        slot = min(self.seen * self.slots // self.length, self.slots - 1)
-        self.sums[slot, 0] += mean
-        self.sums[slot, 1] += mean * mean
-        self.sums[slot, 2] += variance
-        self.counts[slot] += 1
-        self.seen += 1
-
-    def _quantities(self, move: Move) -> tuple[Tensor, Tensor]:
-        mean, variance = summary(self.family, move)
-        mean, variance = mean.reshape(len(mean), -1), variance.reshape(len(mean), -1)
-        if mean.shape[1] <= self.most:
-            return mean, variance
-        if self.projection is None:
-            signs = torch.randint(2, (mean.shape[1], self.most), generator=torch.Generator().manual_seed(0))
-            self.projection = (2 * signs - 1).to(mean)
-        drawn, _ = summary(self.family, move, rao_blackwell=False)
-        projected = drawn.reshape(len(drawn), -1) @ self.projection
-        return projected, torch.zeros_like(projected)
+        mean, variance = (part.double().reshape(len(part), -1) for part in summary(self.family, move))
+        self.traces[0].add(mean, variance)
+        if len(self.traces) == 1:
+            return
+        if self.origin is None:
+            self.origin = by_question(mean, self.chains).mean(1, keepdim=True)
+        squares = (by_question(mean, self.chains) - self.origin).square_().flatten(0, 1)
+        self.traces[1].add(variance + squares, 2 * variance * (variance + 2 * squares))
 
     def report(self) -> tuple[Tensor, Tensor]:
         """Return the largest R-hat and the smallest ess over the quantities of each question, `[questions]` each."""
-        if self.sums is None:
+        if not self.traces[0].seen:
             raise InputError(f"{self.name!r} was never redrawn: run the chain for longer")
-        counts = self.counts.to(self.sums.device, torch.float64)
-        r_hat, ess, error = convergence(self.sums, counts, self.chains)
-        if self.family.finite and self.projection is None:
-            r_hat, ess = torch.where(error < KNOWN, 1.0, r_hat), torch.where(error < KNOWN, torch.inf, ess)
-        return r_hat.amax(-1), ess.amin(-1)
+        r_hats, sizes = [], []
+        for trace in self.traces:
+            r_hat, ess, error = trace.convergence()
+            if self.family.finite:
+                known = error * math.sqrt(max(1, self.chains / FEW)) < KNOWN
+                r_hat, ess = torch.where(known, 1.0, r_hat), torch.where(known, torch.inf, ess)
+            r_hats.append(r_hat.amax(-1))
+            sizes.append(ess.amin(-1))
+        return torch.stack(r_hats).amax(0), torch.stack(sizes).amin(0)
 
 
-def convergence(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute R-hat, ess and mcse `[questions, quantities]`.
+class Trace:
+    """Sums over scalar quantities of chains, from which convergence is judged.
 
-    sums: sums of m, m^2 and v, `[slots, 3, rows, quantities]`.
-    counts: the number of redraws in each slot, `[slots]`.
-    chains: the number of chains per question.
+    Whatever the length, these are four numbers for every quantity of every chain, and some for every question.
+
+    chains, length, batches: as in `Monitor`.
     """
-    used = counts > 0
-    sums, counts = sums[used], counts[used]
-    sums = sums.unflatten(2, (-1, chains))  # [slots, 3, questions, chains, quantities]
-    half = len(counts) // 2
-    if half == 0:  # one batch is too little
-        unknown = torch.full_like(sums[0, 0, :, 0], torch.nan)
-        return unknown, unknown, unknown
-    halves = [_moments(sums[:half], counts[:half]), _moments(sums[half:], counts[half:])]
-    means = torch.cat([mean for mean, _ in halves], 1)
-    within = torch.cat([variance for _, variance in halves], 1).mean(1)
-    n = float(counts.sum()) / 2
-    r_hat = _ratio((n - 1) / n * within + means.var(1), within).sqrt()
-    if chains == 1:  # a chain that never left its mode looks as good as any
-        r_hat = torch.full_like(r_hat, torch.nan)
-    return r_hat, *_ess(sums, counts, chains)
+
+    def __init__(self, chains: int, length: int, batches: int = 16):
+        self.chains, self.half, self.size = chains, length // 2, max(1, length // batches)
+        self.seen = 0
+        self.counts = [0, 0]  # redraws in the first half and in the second
+
+    def _start(self, mean: Tensor) -> None:
+        """mean: `[questions, chains, quantities]`."""
+        # One for all chains of a question, or their differences would be lost. Nothing depends on it but rounding.
+        self.reference = mean.mean(1)
+        self.sums = mean.new_zeros(2, *mean.shape)
+        self.batch = torch.zeros_like(mean)
+        shape = self.reference.shape
+        self.squares, self.inner, self.batch_sum, self.batch_squares = (mean.new_zeros(shape) for _ in range(4))
+
+    def add(self, mean: Tensor, variance: Tensor) -> None:
+        """Count one redraw: conditional means and variances, `[rows, quantities]`."""
+        mean = by_question(mean, self.chains)
+        if not self.seen:
+            self._start(mean)
+        mean = mean - self.reference.unsqueeze(1)
+        half = int(self.seen >= self.half)
+        self.sums[half] += mean
+        self.batch += mean
+        self.squares += mean.square_().sum(1)
+        self.inner += by_question(variance, self.chains).sum(1)
+        self.counts[half] += 1
+        self.seen += 1
+        if self.seen % self.size == 0:
+            self.batch /= self.size
+            self.batch_sum += self.batch.sum(1)
+            self.batch_squares += self.batch.square_().sum(1)
+            self.batch.zero_()
+
+    def convergence(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute R-hat, ess and mcse `[questions, quantities]`."""
+        if min(self.counts) == 0:  # one half is too little
+            unknown = torch.full_like(self.inner, torch.nan)
+            return unknown, unknown, unknown
+        return self._r_hat(), *self._ess()
+
+    def _r_hat(self) -> Tensor:
+        chains, n = self.chains, self.seen / 2
+        if chains == 1:  # a chain that never left its mode looks as good as any
+            return torch.full_like(self.inner, torch.nan)
+        halves = torch.stack([s / c for s, c in zip(self.sums, self.counts, strict=True)])
+        explained = sum(c * half.square().sum(1) for c, half in zip(self.counts, halves, strict=True))
+        within = self._inner + self._spread(explained, self.seen - 2)
+        between = halves.transpose(0, 1).flatten(1, 2).var(1)
+        return self._ratio((n - 1) / n * within + between, within, 1.0).sqrt()
+
+    def _ess(self) -> tuple[Tensor, Tensor]:
+        chains, n = self.chains, self.seen
+        means = self.sums.sum(0) / n
+        total = self._inner + self._spread(n * means.square().sum(1), n - 1)
+        count = n // self.size * chains
+        mcse = (self.batch_squares - self.batch_sum.square() / count).clamp(min=0) / max(1, count - 1)
+        mcse = mcse * self.size / (n * chains)
+        if chains > 1:
+            total = total + means.var(1, correction=0)
+            mcse = torch.maximum(mcse, means.var(1) / chains)
+        return self._ratio(total, mcse, torch.inf), mcse.sqrt()
+
+    @property
+    def _inner(self) -> Tensor:
+        """E[v]."""
+        return self.inner / (self.seen * self.chains)
+
+    def _spread(self, explained: Tensor, freedom: int) -> Tensor:
+        """Var[m] within chains or their halves, whose means explain so much of the squares."""
+        return (self.squares - explained).clamp(min=0) / (max(1, freedom) * self.chains)
+
+    def _ratio(self, numerator: Tensor, denominator: Tensor, still: float) -> Tensor:
+        """Divide variances; `still` where a quantity never varied."""
+        rounding = TINY * self.reference.square()
+        return torch.where(torch.maximum(numerator, denominator) <= rounding, still, numerator / denominator)
 
 
-def _ess(sums: Tensor, counts: Tensor, chains: int) -> tuple[Tensor, Tensor]:
-    """Compute effective sample size and Monte Carlo standard error."""
-    mean, variance = _moments(sums, counts)
-    total = variance.mean(1) + (mean.var(1, correction=0) if chains > 1 else 0)
-    batches = sums[:, 0] / counts.view(-1, 1, 1, 1)
-    batches = batches.transpose(0, 1).flatten(1, 2)  # [questions, slots * chains, quantities]
-    mcse = batches.var(1) / batches.shape[1]
-    if chains > 1:
-        mcse = torch.maximum(mcse, mean.var(1) / chains)
-    return torch.where(mcse <= 1e-24, torch.inf, total / mcse), mcse.sqrt()
-
-
-def _moments(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the mean of m, and E[v] + Var[m], per chain: `[questions, chains, quantities]`."""
-    n = counts.sum()
-    mean, square, conditional = (sums.sum(0) / n).unbind(0)
-    spread = (square - mean**2).clamp(min=0) * n / (n - 1).clamp(min=1)
-    return mean, conditional + spread
-
-
-def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Divide; 1 where both vanish, because a quantity that never varies has mixed."""
-    same = numerator <= 1e-12
-    return torch.where(same, 1.0, numerator / denominator.clamp(min=1e-30))
+def by_question(rows: Tensor, chains: int) -> Tensor:
+    """`[rows, ...]` as `[questions, chains, ...]`."""
+    return rows.unflatten(0, (-1, chains))

@@ -14,10 +14,24 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Undefined, full_clamp, transition
-from paracond.data import InputError, Mask, Observed, State, merge, named, one_of, row_count, seeded, separated, take
+from paracond.data import (
+    InputError,
+    Mask,
+    Observed,
+    State,
+    at_least,
+    merge,
+    named,
+    one_of,
+    row_count,
+    seeded,
+    separated,
+    shown,
+    take,
+)
 from paracond.html_table import html_table
 from paracond.initializers.initial_state import has_init, initial_state
-from paracond.model import JointModel
+from paracond.model import JointModel, require_model
 from paracond.observers import summary
 from paracond.streams import Generator, RowStreams, row_digests
 
@@ -150,9 +164,10 @@ class Question:
     values: State  # to begin at
 
     @classmethod
-    def of(cls, model: JointModel, given: Given | None, want: Iterable[str] | None, rows: int, init: Init) -> Question:
-        if not isinstance(model, JointModel):
-            raise InputError(f"the model must be a JointModel, found {type(model).__name__}")
+    def of(
+        cls, model: JointModel, given: Given | None, want: Iterable[str] | None, rows: int | None, init: Init
+    ) -> Question:
+        require_model(model)
         if isinstance(init, str):
             one_of("init", init, ("fitted", "random"))
         model = model.eval_copy()
@@ -294,18 +309,21 @@ def require_finite(name: str, *numbers: Tensor | None) -> None:
             )
 
 
-def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
+def _known(model: JointModel, given: Given, rows: int | None) -> tuple[State, Mask]:
     """What is given, as values and full masks of all variables; single rows are repeated."""
-    parts = named("given", given)
-    observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in parts.items()}
+    at_least({"rows": (1 if rows is None else rows, 1)})
+    observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in named("given", given).items()}
+    model.check_names(observed)
     values, masks = separated({k: v.value for k, v in observed.items()}, {k: v.mask for k, v in observed.items()})
-    model.check_names(values)
     for name, value in values.items():  # before rows are repeated
         model.variables[name].check_shape(name, value)
     whole = [m for k, m in masks.items() if m.ndim == values[k].ndim]  # masks that have rows of their own
-    batch = max([len(t) for t in [*values.values(), *whole]], default=rows)
+    batch = max([len(t) for t in [*values.values(), *whole]], default=1)
     if batch == 0:
         raise InputError("given must have at least one row, found none")
+    if rows is not None and batch not in (1, rows):
+        raise InputError(f"rows={rows}, and given has {batch} rows: leave out rows, or give one row for all")
+    batch = batch if rows is None else rows
     spread = {k: v.expand(batch, *v.shape[1:]) if len(v) == 1 else v for k, v in values.items()}
     return model.validate(spread, masks, batch)
 
@@ -313,8 +331,8 @@ def _known(model: JointModel, given: Given, rows: int) -> tuple[State, Mask]:
 def _wanted(model: JointModel, mask: Mask, want: Iterable[str] | None) -> list[str]:
     if want is None:
         return [name for name in model.names if not bool(mask[name].all())]
-    if not isinstance(want, Iterable):
-        raise InputError(f"want must be names of groups, found {want!r}")
+    if not isinstance(want, Iterable) or isinstance(want, (torch.Tensor, np.ndarray)):
+        raise InputError(f"want must be names of groups, found {shown(want)}")
     wanted = [want] if isinstance(want, str) else list(want)
     if not wanted:
         raise InputError("want is empty: name at least one group")

@@ -28,10 +28,10 @@ import torch
 from torch import Tensor, nn
 
 from paracond.chain import Chain
-from paracond.data import Data, InputError, Observed, State, at_least, row_count, take
+from paracond.data import Data, InputError, Observed, State, at_least, row_count, seeded, shown, take
 from paracond.inference import sample
 from paracond.initializers.initial_state import initial_state
-from paracond.model import JointModel, Regeneration
+from paracond.model import JointModel, Regeneration, require_model
 from paracond.runtime.engine import Engine
 from paracond.tours import slots_of
 
@@ -104,15 +104,17 @@ def distances(
     engine: how chains run.
     seed: fixes all randomness.
     """
+    require_model(model)
     data = held_out if isinstance(held_out, Data) else Data(held_out)
     count = ROWS[model.device.type == "cuda"] if rows is None else rows
     at_least({"rows": (count, 100)})
     if len(data) < 100:
         raise InputError(f"held_out must have at least 100 rows to compare with, found {len(data)}")
-    if not candidates:
-        raise InputError("candidates are empty: name at least one Regeneration(rate, warmup)")
+    kinds = isinstance(candidates, (list, tuple)) and all(isinstance(each, Regeneration) for each in candidates)
+    if not kinds or not candidates:
+        raise InputError(f"candidates must be a list of Regeneration(rate, warmup), found {shown(candidates)}")
     generator, engine = model.generator(seed), Engine.of(model.device, engine)
-    host = torch.Generator().manual_seed(seed)
+    host = seeded(seed)
     real = _completed(model, data[torch.randperm(len(data), generator=host)[:count]], engine, seed)
     ages = _ages(max(each.warmup + _longest(each.rate) for each in candidates))
     model = model.eval_copy()

@@ -7,12 +7,14 @@ Writing: weights have a name made of their content, and the JSON is replaced las
 leaves the former folder or the new one, complete. Writers take turns, by a lock that ends with its process. A reader
 that finds a file gone while the JSON has changed begins again.
 
-Reading: nothing in a file is trusted before it was compared. JSON and headers are bounded in bytes and parts. Tensors
-must fill their file exactly, and the caller compares names and shapes with what it expects before they are read.
+Reading: nothing in a file is trusted before it was compared. JSON and headers are bounded in bytes, parts and depth.
+Tensors must fill their file exactly, and the caller compares names and shapes with what it expects before they are
+read. What could not be read again is not written.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import json
@@ -50,12 +52,15 @@ MODULES = {
     "LogLinear": "paracond.theory.kernels",
 }
 PACKAGE = "paracond"
-OURS = re.compile(r"weights-[0-9a-f]{12}\.safetensors(\.part)?|(weights-[0-9a-f]{12}\.safetensors|model\.json)\..*part")
+WEIGHTS = r"weights-[0-9a-f]{12}\.safetensors"
+OURS = re.compile(rf"{WEIGHTS}(\.part)?|({WEIGHTS}|model\.json)\.[0-9a-f]{{8}}\.part")
 PLAIN = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
 SEAL = re.compile(rb',\n "digest": "([0-9a-f]{64})"\n\}')
 SEAL_LENGTH = len(b',\n "digest": ""\n}') + 64
-# What a description or a header may hold. Python needs about 250 bytes for an object of JSON, and 100 for an entry.
-MOST_BYTES, MOST_OBJECTS, MOST_ENTRIES = 2**23, 300_000, 500_000
+# What a description, or all headers together, may hold. Python needs about 250 bytes for an object of JSON, and 100 for
+# an entry.
+MOST_BYTES, MOST_OBJECTS, MOST_ENTRIES, MOST_LEVELS = 2**23, 300_000, 500_000, 200
+MOST_FILES = 4096
 ATTEMPTS = 1000  # to read a folder that others keep replacing
 TYPES = {
     "F64": torch.float64,
@@ -112,13 +117,13 @@ def write(
     if finite:
         require_finite(copies, f"{folder} is not written")
     payloads = [save(part) for part in _parts(copies, max_bytes)]
+    _require_readable(payloads, folder)
     digests = [hashlib.sha256(payload).hexdigest() for payload in payloads]
     weights = [f"weights-{digest[:12]}.safetensors" for digest in digests]
     one = len(weights) == 1
     named = {"weights": weights[0] if one else weights, "sha256": digests[0] if one else digests}
     sealed = seal({**description, **named})
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
             require_format(folder, description["format"])
             try:
@@ -130,7 +135,7 @@ def write(
     except OSError as error:
         reason = error.strerror or error
         raise OSError(
-            error.errno, f"{folder} cannot be written: {reason}; what was saved there before is whole"
+            error.errno, f"{folder} cannot be written: {reason}; what it held before is whole, or all of this is there"
         ) from None
 
 
@@ -142,30 +147,45 @@ def seal(description: Mapping) -> bytes:
         raise InputError("a description must not hold NaN or infinite numbers") from None
     body = body.removesuffix("\n}")
     sealed = f'{body},\n "digest": "{hashlib.sha256(body.encode()).hexdigest()}"\n}}'.encode()
-    _parsed(sealed, Path(DESCRIPTION))  # what could not be read must not be written
+    try:
+        _parsed(sealed, Path(DESCRIPTION))
+    except InputError as error:
+        raise InputError(f"the description could not be read again: {error}") from None
     return sealed
+
+
+def _require_readable(payloads: Sequence[bytes], folder: Path) -> None:
+    headers = [payload[8 : 8 + int.from_bytes(payload[:8], "little")] for payload in payloads]
+    if len(payloads) > MOST_FILES:
+        found = f"{len(payloads):,} weights files, at most {MOST_FILES:,} can be read"
+        raise InputError(f"{folder} is not written: it would have {found}; give a larger max_bytes")
+    if sum(map(len, headers)) > MOST_BYTES:
+        raise InputError(f"{folder} is not written: the names of its tensors have over {MOST_BYTES:,} bytes")
+    for header in headers:
+        _parsed(header, folder)
 
 
 def require_place(folder: str | Path, expected_format: str) -> None:
     """Refuse a folder that cannot be made or written, or that holds something else, before any work is done."""
     folder = as_folder(folder)
-    absolute = Path(os.path.abspath(folder))
     try:
-        new = [path for path in (absolute, *absolute.parents) if not path.exists()]
-        there = new[-1].parent if new else absolute
+        there = _nearest(Path(os.path.abspath(folder)))
         if not there.is_dir():
-            raise InputError(f"{folder} cannot be written: {there} is a file; give another folder")
-        try:
-            absolute.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=absolute):
-                pass
-        finally:
-            for path in new:
-                with suppress(OSError):
-                    path.rmdir()
+            raise InputError(f"{folder} cannot be written: {there} is not a folder; give another folder")
+        with TemporaryFile(dir=there):
+            pass
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror or error}; give another folder") from None
     require_format(folder, expected_format)
+
+
+def _nearest(path: Path) -> Path:
+    """The path, or the folder nearest to it that exists."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return _nearest(path.parent)
+    return path
 
 
 def require_format(folder: str | Path, expected_format: str) -> None:
@@ -211,33 +231,51 @@ def replace_file(path: Path, payload: bytes) -> None:
 
 def _tidy(folder: Path) -> None:
     """Remove weights that the description in place does not name: former ones, and those of a write that failed. A
-    user's own files stay."""
-    try:
-        named = (folder / DESCRIPTION).read_bytes()
-    except FileNotFoundError:
-        named = b""
-    except OSError:
-        return
-    for old in list(folder.iterdir()):
-        if OURS.fullmatch(old.name) and old.name.encode() not in named:
-            with suppress(OSError):  # elsewhere than on POSIX, a file that is being read stays until the next save
-                old.unlink()
+    user's own files stay. What cannot be removed stays until the next save."""
+    with suppress(OSError):
+        try:
+            named = (folder / DESCRIPTION).read_bytes()
+        except FileNotFoundError:
+            named = b""
+        for old in list(folder.iterdir()):
+            if OURS.fullmatch(old.name) and old.name.encode() not in named:
+                with suppress(OSError):  # elsewhere than on POSIX, a file may be read just now
+                    old.unlink()
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One writer of a folder at a time, among threads and processes."""
+    """Make the folder, and be its only writer among threads and processes."""
     if fcntl is None:
         with _WITHOUT_LOCKS:
+            folder.mkdir(parents=True, exist_ok=True)
             yield
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = _locked(folder)
     try:
-        with suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        with suppress(OSError):  # a process that was forked meanwhile has the descriptor too, and would keep the lock
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    """Make, open and lock a folder. Another process may remove it while this one waits: the lock is then of nothing."""
+    for _ in range(ATTEMPTS):
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                with suppress(OSError):  # some network file systems have no locks
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+    raise OSError(errno.ENOENT, "it is removed again and again")
 
 
 def _parts(tensors: Mapping[str, Tensor], max_bytes: int | None) -> list[dict[str, Tensor]]:
@@ -269,11 +307,11 @@ def read(
     path = as_folder(folder) / DESCRIPTION
     formats = [formats] if isinstance(formats, str) else list(formats)
     for attempt in range(ATTEMPTS):
-        payload = _contents(path, MOST_BYTES)
+        version = _version(path)
         try:
-            return _read(path, payload, formats, check)
-        except InputError:  # or another writer has replaced the folder meanwhile
-            if attempt == ATTEMPTS - 1 or payload == _contents(path, MOST_BYTES):
+            return _read(path, _contents(path, MOST_BYTES), formats, check)
+        except InputError:  # or another writer has replaced the folder meanwhile, perhaps by what it was before
+            if attempt == ATTEMPTS - 1 or version == _version(path):
                 raise
     raise AssertionError("the last attempt returns or raises")
 
@@ -283,17 +321,29 @@ def _read(path: Path, payload: bytes, formats: Sequence[str], check: Check | Non
     _require_undamaged(description, payload, path, formats)
     files = _weights(description, path)
     entries: dict[str, Entry] = {}
+    parts, left = [], MOST_BYTES
     for name, _ in files:
-        found = _header(path.parent / name)
+        found, length = _header(path.parent / name, left)
+        left -= length
+        parts.append(found)
         if twice := found.keys() & entries.keys():
             raise InputError(f"{path.parent} is damaged: two files hold the tensor {min(twice)!r:.80}")
         entries |= found
     if check is not None:
         check(description, entries)
     tensors: dict[str, Tensor] = {}
-    for name, digest in files:
-        tensors |= _read_weights(path.parent / name, digest)
+    for (name, digest), declared in zip(files, parts, strict=True):
+        tensors |= _read_weights(path.parent / name, digest, declared)
     return {key: value for key, value in description.items() if key != "digest"}, tensors
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    """What differs between a file and the one that replaces it, even if both have the same bytes."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def require_finite(tensors: Mapping[str, Tensor], where: str) -> None:
@@ -319,31 +369,36 @@ def _weights(description: Mapping, path: Path) -> list[tuple[str, str]]:
     names, digests = description.get("weights"), description.get("sha256")
     if isinstance(names, str) and isinstance(digests, str):
         names, digests = [names], [digests]
-    if isinstance(names, list) and isinstance(digests, list) and len(names) == len(digests) > 0:
+    if isinstance(names, list) and isinstance(digests, list) and 0 < len(names) == len(digests) <= MOST_FILES:
         plain = all(isinstance(name, str) and PLAIN.fullmatch(name) for name in names)
         if plain and len(set(names)) == len(names):
             return list(zip(names, digests, strict=True))
     raise InputError(f"{path} is damaged: it must name a weights file in its folder, and its sha256")
 
 
-def _read_weights(path: Path, digest: str) -> dict[str, Tensor]:
+def _read_weights(path: Path, digest: str, declared: Mapping[str, Entry]) -> dict[str, Tensor]:
+    """The tensors of a file, which must still be those that were compared."""
     payload = _contents(path)
     if hashlib.sha256(payload).hexdigest() != digest:
         raise InputError(f"{path} is damaged: its SHA-256 is not the one in {DESCRIPTION}")
     try:
-        return load(payload)
+        tensors = load(payload)
     except SafetensorError as error:
         raise InputError(f"{path} is not a safetensors file: {error}") from None
+    if {name: Entry(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()} != declared:
+        raise InputError(f"{path} was replaced while it was read")
+    return tensors
 
 
-def _header(path: Path) -> dict[str, Entry]:
-    """The tensors that a safetensors file declares, which must fill it exactly."""
+def _header(path: Path, most: int) -> tuple[dict[str, Entry], int]:
+    """The tensors that a safetensors file declares, which must fill it exactly; and the bytes of its header, at most
+    `most`."""
     with _opened(path) as (file, size):
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
             raise InputError(f"{path} is damaged: it is not a safetensors file")
-        if length > MOST_BYTES:
-            raise InputError(f"{path} is damaged: its header has {length:,} bytes, at most {MOST_BYTES:,} can be read")
+        if length > most:
+            raise InputError(f"{path} is damaged: its header has {length:,} bytes, at most {most:,} can be read")
         header = _parsed(file.read(length), path)
     header.pop("__metadata__", None)
     parts = {name: _entry(name, entry, path) for name, entry in header.items()}
@@ -354,12 +409,11 @@ def _header(path: Path) -> dict[str, Entry]:
         end = stop
     if end != size - 8 - length:
         raise InputError(f"{path} is damaged: it has {size - 8 - length:,} bytes of tensors, and declares {end:,}")
-    return {name: entry for name, (entry, _, _) in parts.items()}
+    return {name: entry for name, (entry, _, _) in parts.items()}, length
 
 
 def _entry(name: str, found: Any, path: Path) -> tuple[Entry, int, int]:
     """One line of a header."""
-
     match found:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(stop)]}:
             if dtype in TYPES and len(shape) <= 64 and all(type(size) is int and size >= 0 for size in shape):
@@ -376,8 +430,10 @@ def _count(shape: Sequence[int]) -> int:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file and its size. A pipe or a device would never end."""
+    """A regular file and its size. A pipe or a device would never end, and is not even opened."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise InputError(f"{path} is not a file that can be read")
         with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
@@ -410,11 +466,27 @@ def _parsed(payload: bytes, path: Path) -> dict:
         found = json.loads(
             payload.decode(), object_pairs_hook=_unique, parse_int=_whole, parse_float=_finite, parse_constant=_finite
         )
+        _require_shallow(found)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error!s:.200}") from None
     if not isinstance(found, dict):
         raise InputError(f"{path} has format None: it must hold an object, found a {type(found).__name__}")
     return found
+
+
+def _require_shallow(found: Any) -> None:
+    """Refuse what is nested so deeply that functions which call themselves would fail on it."""
+    level = [found]
+    for _ in range(MOST_LEVELS):
+        level = [
+            item
+            for value in level
+            if isinstance(value, (dict, list))
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested in more than {MOST_LEVELS} levels")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

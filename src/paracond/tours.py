@@ -459,6 +459,6 @@ def _alike(model: JointModel, mask: Mapping[str, Tensor], count: int) -> list[Te
 
 def one_of_scans(scan: str) -> None:
     """Refuse orders of redraws that tours do not have."""
-    if scan in OF_CHAINS and scan not in SCANS:
+    if isinstance(scan, str) and scan in OF_CHAINS and scan not in SCANS:
         raise InputError(f"scan={scan!r} is for chains that never begin anew; tours have {' and '.join(SCANS)}")
     one_of("scan", scan, SCANS)

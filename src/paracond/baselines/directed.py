@@ -161,13 +161,14 @@ class Directed(Trainer[Info]):
 
     def __init__(self, model: JointModel, data: Data, *, augment: Augment | None = None, **options: Any):
         self.x, self.z = roles(model, data)
-        super().__init__(model, data, **options)
-        if any(self.learns_init.values()):
-            raise InputError(
-                f"a {type(self).__name__} does not train initializers: call initializers.fit(model, data) first"
-            )
-        steps = CompletionOptions(steps=0)
-        self.completion = Completion(model, data, self.batch_size, steps, augment, self.rounded, self.resources)
+        with modes_kept(model):
+            super().__init__(model, data, **options)
+            if any(self.learns_init.values()):
+                raise InputError(
+                    f"a {type(self).__name__} does not train initializers: call initializers.fit(model, data) first"
+                )
+            steps = CompletionOptions(steps=0)
+            self.completion = Completion(model, data, self.batch_size, steps, augment, self.rounded, self.resources)
         self.source = self.completion
         self.batch, self.family = self.completion.pool, _latent_family(model, self.z)
         self.update = self.engine.program(self._update, self.generator)
@@ -177,10 +178,11 @@ class Directed(Trainer[Info]):
 
     def step(self) -> Info:
         """One update of both conditionals."""
+        rates = self._rates_now()
         self.guard.raise_if_seen(self.step_count)
         self.completion.fill()
         for name in self.model.names:
-            self._set_rates(name)
+            self._set_rates(name, rates)
         self.update()
         for name in self.model.names:
             self.updates[name] += 1
@@ -193,8 +195,7 @@ class Directed(Trainer[Info]):
         names = self.model.names
         norms = self._gradients(terms[self.x] + terms[self.z], names)
         checks = [self.guard.check(n, {"the loss": terms[n].detach(), "the gradient": norms[n]}) for n in names]
-        for name in names:  # all or none
-            self._descend(name, checks[-1])
+        self._descend(names, checks[-1])
         with torch.no_grad():
             for name, term in terms.items():
                 self.losses[name].copy_(term)

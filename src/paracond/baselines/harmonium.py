@@ -45,7 +45,8 @@ from paracond.initializers import random_state
 from paracond.model import JointModel
 from paracond.networks import Network
 from paracond.runtime.nonfinite import NonFiniteError
-from paracond.training.schedules import Schedule, as_schedule
+from paracond.training.former import Former
+from paracond.training.schedules import Schedule, as_schedule, set_rate
 from paracond.training.stepwise import Stepwise
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -283,6 +284,7 @@ class ContrastiveDivergence(Stepwise[Info, JointModel]):
         if not learned:
             raise InputError("no parameter requires a gradient: call model.requires_grad_(True)")
         self.optimiser = optimiser(learned)
+        self.former = Former(learned, self.optimiser)
         self.order = torch.empty(0, dtype=torch.long)
         self.step_count = 0
 
@@ -310,15 +312,15 @@ class ContrastiveDivergence(Stepwise[Info, JointModel]):
     @torch.no_grad()
     def step(self) -> Info:
         """One update from one batch."""
+        if self.rate is not None:
+            set_rate(self.optimiser, self.rate(self.step_count))
         psi, xi, start = self._first()
         last, law = self._last(start)
         norm = self._contrast(psi, xi, self.x.codes(last), _flat(law.mean))
         if not math.isfinite(float(norm)):
             raise NonFiniteError(self.x.name, self.step_count, "the gradient")
-        if self.rate is not None:
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.rate(self.step_count)
-        self.optimiser.step()
+        if not self.former.step():
+            raise NonFiniteError(self.x.name, self.step_count, "a parameter")
         if self.persistent:
             self.particles = {self.x.name: last, self.y.name: law.sample(self.generator)}
         self.step_count += 1

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
-from tempfile import TemporaryFile
-from typing import Any
+from dataclasses import fields
+from typing import NoReturn
 
 from paracond import __version__
+from paracond.cli.places import require_place
 from paracond.cli.registry import COMMANDS, EXPERIMENTS, Entry, unknown
 
 HELP = ("-h", "--help")
+MOST_SIGNS = 1000  # of a message
 DESCRIPTION = "Joint probability models from parametric conditionals."
 
 
@@ -82,13 +83,17 @@ def _run(prog: str, entry: Entry, words: list[str], is_experiment: bool) -> None
 
     module = entry.load()
     omit = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    config = tyro.cli(module.Config, prog=prog, args=words, config=omit)
+    config = tyro.cli(module.Config, prog=prog, args=_once(words, module.Config), config=omit)
 
     from paracond.data import InputError
+    from paracond.experiments.common.results import choose_device
     from paracond.experiments.common.runner import Unfinished
 
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may hold what a terminal cannot show
     try:
-        _check_place(config)
+        choose_device(config.device)
+        require_place(config)
         result = module.main(config)
         if is_experiment:
             result.show()
@@ -97,28 +102,39 @@ def _run(prog: str, entry: Entry, words: list[str], is_experiment: bool) -> None
     except Unfinished as stop:  # as the time box asked
         print(f"paracond: {stop}")
     except (InputError, OSError) as stop:
-        sys.exit(f"paracond: {stop}")
+        _stop(stop)
+    except (MemoryError, RuntimeError) as stop:
+        if not (isinstance(stop, MemoryError) or "out of memory" in str(stop) or "can't allocate memory" in str(stop)):
+            raise
+        _stop("there is not enough memory: ask for fewer rows")
     except KeyboardInterrupt as stop:
-        kept = f"{stop}; continue with --resume" if str(stop) else "interrupted"
-        sys.exit(f"paracond: {kept}")
+        _stop(f"{stop}; continue with --resume" if str(stop) else "interrupted")
 
 
-def _check_place(config: Any) -> None:
-    """Refuse a folder that cannot be made or written, before any work is done."""
-    from paracond.data import InputError
+def _stop(why: object) -> NoReturn:
+    """End with one line, whatever signs the words of the user hold."""
+    text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(why))
+    sys.exit(f"paracond: {text if len(text) <= MOST_SIGNS else text[:MOST_SIGNS] + '...'}")
 
-    folder = getattr(config, "folder", config.out).absolute()
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
-    there = new[-1].parent if new else folder
-    if not there.is_dir():
-        raise InputError(f"--out {config.out or folder} cannot be written: {there} is a file")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"--out {config.out or folder} cannot be written: {error.strerror}") from None
-    finally:
-        for path in new:
-            with suppress(OSError):
-                path.rmdir()
+
+def _once(words: list[str], settings: type) -> list[str]:
+    """Join what follows the same option, where it takes several values. Any other option is refused a second time:
+    the parser would forget the first."""
+    found: dict[str, list[str]] = {}
+    names = {field.name.replace("_", "-"): isinstance(field.default, tuple) for field in fields(settings)}
+    plain: list[str] = []
+    now = plain
+    for word in words:
+        if not word.startswith("--") or word == "--":
+            now.append(word)
+            continue
+        option, equals, value = word[2:].partition("=")
+        name = option.replace("_", "-")
+        name = name.removeprefix("no-") if name not in names else name
+        if name in found and not names.get(name, True):
+            _stop(f"--{name} is given twice: give it once")
+        now = found.setdefault(name, [word.partition("=")[0]])
+        now += [value] if equals else []
+    if sum(word.startswith("--") for word in words) == len(found):
+        return words
+    return plain + [word for option in found.values() for word in option]

@@ -1,46 +1,144 @@
-"""Files that the command line writes of a drawn state: its numbers, and pictures of images and segmentations."""
+"""Files that the command line writes of a drawn state: its numbers, and pictures of images and segmentations.
+
+White is 1, as in pictures that are read. One image is written with the model's own pixels, so that it can be given
+again; several images are a sheet.
+"""
 
 from __future__ import annotations
 
+import io
+import zipfile
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import paracond as pc
+from paracond.cli.places import require_free
 from paracond.data import State
+from paracond.serialization import replace_file
 
 
-def written(model: pc.JointModel, state: State, out: Path, title: str, parts: dict[str, Tensor]) -> list[Path]:
-    """Write TITLE.npz and a picture of every image and segmentation; returns the files.
+@dataclass(frozen=True)
+class Files:
+    """The files of a drawn state: TITLE.npz, and a picture of every image and segmentation.
 
-    Pictures show means of the conditionals, but the values themselves where a mask of `parts` is true.
+    out: their folder.
+    title: what their names begin with.
+    rows: the number of draws.
+    separate: whether every image has a file of its own too, in the folder OUT/NAME_OF_THE_SHEET.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in state.items()}
-    np.savez_compressed(out / f"{title}.npz", **arrays)
-    files = [out / f"{title}.npz"]
-    for name in [name for name in model.names if is_picture(model.variables[name])]:
-        with torch.no_grad():
-            shown = model(name, state).mean.cpu().clamp(0, 1)
-        if name in parts:
-            shown = torch.where(parts[name], state[name].cpu(), shown)
-        files.append(out / f"{title if len(files) == 1 else f'{title}_{name}'}.png")
-        picture(shown).savefig(files[-1], dpi=150, bbox_inches="tight")
-    for name in _segmentations(model):
-        with torch.no_grad():
-            decided = model.variables[name].decide(model.eval_copy()(name, state).mean).cpu()
-        files.append(out / f"{title}_{name}.png")
-        picture(_painted(decided)).savefig(files[-1], dpi=150, bbox_inches="tight")
-    return files
+
+    model: pc.JointModel
+    out: Path
+    title: str
+    rows: int
+    separate: bool = False
+
+    @property
+    def numbers(self) -> Path:
+        return self.out / f"{self.title}.npz"
+
+    @property
+    def images(self) -> dict[str, Path]:
+        """The pictures of images, by group. The first one has no group in its name."""
+        names = [name for name in self.model.names if is_picture(self.model.variables[name])]
+        return {name: self.out / f"{self.title}{f'_{_plain(name)}' if k else ''}.png" for k, name in enumerate(names)}
+
+    @property
+    def segmentations(self) -> dict[str, Path]:
+        """The pictures of segmentations, by group."""
+        return {name: self.out / f"{self.title}_{_plain(name)}.png" for name in _segmentations(self.model)}
+
+    def singles(self, sheet: Path) -> list[Path]:
+        """The files of single images, if they are wanted."""
+        digits = len(str(self.rows - 1))
+        return [sheet.with_suffix("") / f"{k:0{digits}}.png" for k in range(self.rows if self.separate else 0)]
+
+    def require_free(self, overwrite: bool) -> None:
+        """Refuse to replace files, unless that is wanted."""
+        singles = [path for sheet in self.images.values() for path in self.singles(sheet)]
+        require_free([self.numbers, *self.images.values(), *self.segmentations.values(), *singles], overwrite)
+
+    def write(self, state: State, parts: dict[str, Tensor]) -> list[Path]:
+        """Write them; returns what to tell the user.
+
+        Pictures show means of the conditionals, but the values themselves where a mask of `parts` is true.
+        """
+        self.out.mkdir(parents=True, exist_ok=True)
+        replace_file(self.numbers, _as_npz(state))
+        written, asked = [self.numbers], self.model.eval_copy()
+        for name, path in self.images.items():
+            with torch.no_grad():
+                shown = asked(name, state).mean.cpu().clamp(0, 1)
+            if name in parts:
+                shown = torch.where(parts[name], state[name].cpu(), shown).clamp(0, 1)
+            written += [path, *self._write_images(path, shown)]
+        for name, path in self.segmentations.items():
+            with torch.no_grad():
+                decided = asked.variables[name].decide(asked(name, state).mean).cpu()
+            replace_file(path, as_png(_painted(decided)))
+            written.append(path)
+        return written
+
+    def _write_images(self, sheet: Path, shown: Tensor) -> list[Path]:
+        replace_file(sheet, as_png(shown))
+        singles = self.singles(sheet)
+        if singles:
+            singles[0].parent.mkdir(exist_ok=True)
+        for path, image in zip(singles, shown, strict=False):
+            replace_file(path, as_png(image[None]))
+        return [singles[0].parent] if singles else []
+
+
+def _as_npz(state: State) -> bytes:
+    """The values as a .npz file. (`np.savez` has arguments of its own, which may be names of groups.)"""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, value in state.items():
+            with file.open(f"{name}.npy", "w", force_zip64=True) as part:
+                np.lib.format.write_array(part, value.cpu().numpy(), allow_pickle=False)
+    return buffer.getvalue()
 
 
 def is_picture(family: pc.Family) -> bool:
     """Whether a group is an image, grey or in colour."""
     return (
         len(family.event_shape) == 3 and family.event_shape[0] in (1, 3) and family.encoding_shape == family.event_shape
+    )
+
+
+def as_png(shown: Tensor) -> bytes:
+    """Images `[n, 1 or 3, height, width]` in [0, 1] as a file: one with its own pixels, several as a sheet."""
+    buffer = io.BytesIO()
+    if len(shown) > 1:
+        picture(shown).savefig(buffer, format="png", dpi=150, bbox_inches="tight")
+        return buffer.getvalue()
+    from PIL import Image
+
+    levels = (shown[0].float() * 255).round().byte().permute(1, 2, 0).numpy()
+    Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(buffer, format="png")
+    return buffer.getvalue()
+
+
+def picture(shown: Tensor):
+    """A figure of rows of ten images, at most twenty rows; the last is filled up with blanks."""
+    from paracond.experiments.common.pictures import grid
+
+    columns = min(10, len(shown))
+    some = shown[: 20 * columns]
+    blanks = some.new_ones((-len(some) % columns, *some.shape[1:]))  # as white as the page
+    return grid(torch.cat([some, blanks]).split(columns))
+
+
+def _plain(name: str) -> str:
+    """The name of a group as a part of the name of a file."""
+    return (
+        quote(name, safe="")[:80] if len(name) < 27 else f"{quote(name[:9], safe='')}-{zlib.crc32(name.encode()):08x}"
     )
 
 
@@ -60,13 +158,3 @@ def _painted(decided: Tensor) -> Tensor:
 
     labels = label_map(decided) if decided.ndim == 4 else decided.long()
     return coloured_labels(torch.where(labels > 0, (labels - 1) % (len(COLOURS) - 1) + 1, 0))
-
-
-def picture(shown: Tensor):
-    """A figure of rows of ten images, at most twenty rows; the last is filled up with blanks."""
-    from paracond.experiments.common.pictures import grid
-
-    columns = min(10, len(shown))
-    some = shown[: 20 * columns]
-    blanks = some.new_full((-len(some) % columns, *some.shape[1:]), float(some.shape[1] == 3))  # white, either way
-    return grid(torch.cat([some, blanks]).split(columns))

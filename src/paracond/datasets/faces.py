@@ -119,8 +119,8 @@ def _read_npz(path: Path) -> Faces:
         names = tuple(found["attribute_names"].tolist())
         arrays = found["segmentation"], found["attributes"]
         test = found["test"].astype(bool)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path} is not a set of faces: {error}") from None
+    except Exception as error:  # damaged archives raise many kinds
+        raise InputError(f"{path} is not a set of faces: {type(error).__name__}: {error!s:.200}") from None
     parts = [packed[a:b] for a, b in itertools.pairwise(offsets)]
     with ThreadPoolExecutor() as threads:  # decoding releases the interpreter lock
         pictures = [threads.submit(_decoded, path, row, part) for row, part in enumerate(parts)]
@@ -139,7 +139,7 @@ def _decoded(path: Path, row: int, part: bytes) -> np.ndarray:
 
     try:
         picture = np.asarray(Image.open(io.BytesIO(part)).convert("RGB"))
-    except OSError as error:
+    except Exception as error:  # damaged pictures raise many kinds
         raise InputError(f"{path}: picture {row} cannot be read: {error}") from None
     if picture.shape != (SIZE, SIZE, 3):
         raise InputError(f"{path}: picture {row} must have {SIZE} x {SIZE} pixels, found {picture.shape[:2]}")

@@ -241,7 +241,7 @@ def _fetch(source: Source, name: str) -> Path:
     import pooch  # type: ignore[import-untyped]  # here: local files need no downloader
 
     cache = Path(pooch.os_cache("paracond")) / source.name
-    failures = []
+    failures: list[str] = []
     for mirror in source.mirrors:
         url = f"{mirror}{name}.gz"
         try:
@@ -249,8 +249,12 @@ def _fetch(source: Source, name: str) -> Path:
         except (OSError, ValueError) as error:  # no connection, no such file; another checksum
             cause = getattr(next(iter(error.args), None), "reason", error)  # without the wrapping of requests
             failures.append(f"{url} ({cause})")
-    looked = "".join(f"{place}, " for place in _places(source))
-    raise InputError(
-        f"{source.title}'s {name} was not found in {looked}{cache}, nor at any mirror: {'; '.join(failures)}; "
-        f"give a folder that has it, by --data or folder=, or by {ENVIRONMENT}"
+    places = [*map(str, _places(source)), str(cache)]
+    why = failures[-1].partition(" (")[2].removesuffix(")") if failures else "there is none"
+    refusal = InputError(
+        f"give the folder of {source.title}'s files, by --data or folder=, or by {ENVIRONMENT}: {name} is in none of "
+        f"the {len(places)} places searched, and no mirror could be read ({why:.60})"
     )
+    for note in (*(f"not in {place}" for place in places), *(f"not at {failure}" for failure in failures)):
+        refusal.add_note(note)
+    raise refusal

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paracond.data import InputError, Observed, State
-from paracond.exact.kernels import GibbsKernel, select, sweep
+from paracond.data import InputError, Observed, State, as_mask, as_numbers, named, shown
+from paracond.exact.kernels import GibbsKernel, as_law, select, sweep
 from paracond.exact.limits import limiting
 from paracond.exact.regenerative import Regenerative
-from paracond.model import JointModel, Regeneration
+from paracond.model import JointModel, Regeneration, require_model
 
 CHUNK = 16384  # states per forward pass when tables are made
 MOST = 2**16
@@ -66,9 +66,8 @@ class Finite:
             models without initializers begin.
         """
         keep = self._keep({} if given is None else given)
-        p = torch.ones(self.kernel.shape, dtype=torch.float64) if begin is None else begin.double()
-        if tuple(p.shape) != self.kernel.shape:
-            raise InputError(f"begin must have shape {list(self.kernel.shape)}, found {list(p.shape)}")
+        uniform = torch.full(self.kernel.shape, 1 / math.prod(self.kernel.shape), dtype=torch.float64)
+        p = uniform if begin is None else as_law("begin", begin, self.kernel.shape)
         p = _normalised("begin", select(p, keep))
         kernel = sweep(self.kernel.restrict(keep), scan)
         return Regenerative(kernel, p, self.regeneration if regeneration is None else regeneration)
@@ -85,16 +84,20 @@ class Finite:
     def marginal(self, p: Tensor, name: str) -> Tensor:
         """Return the marginal p(x_name), `[K_name]`."""
         self.check_names([name])
+        p = as_law("p", p, self.kernel.shape)
         axis = self.names.index(name)
         return p.sum([a for a in range(p.ndim) if a != axis]) if p.ndim > 1 else p
 
     def check_names(self, names: Sequence[str]) -> None:
         """Refuse names that are no group of the enumerated model."""
+        if not isinstance(names, Sequence) or isinstance(names, str):
+            raise InputError(f"names must be a list of groups, found {shown(names)}")
         for name in [name for name in names if name not in self.names]:
             raise InputError(f"unknown variable {name!r} (the enumerated groups are {', '.join(self.names)})")
 
     def _keep(self, given: Given) -> list[Tensor]:
         """Return, for every group, the indices of the values that agree with what is given."""
+        given = named("given", given)
         self.check_names(list(given))
         everything = {name: torch.arange(len(values)) for name, values in self.values.items()}
         return [self._compatible(name, given[name]) if name in given else everything[name] for name in self.names]
@@ -102,18 +105,16 @@ class Finite:
     def _compatible(self, name: str, known: Tensor | Observed) -> Tensor:
         values = self.values[name].double()
         observed = known if isinstance(known, Observed) else Observed(known)
-        value = torch.as_tensor(observed.value).double()
+        value = as_numbers(name, observed.value).double()
         if value.shape != values.shape[1:]:
             raise InputError(
                 f"{name!r} must be given as one value, {list(values.shape[1:])}, found {list(value.shape)}"
             )
         same = values == value
         if observed.mask is not None:
-            mask = torch.as_tensor(observed.mask)
-            if mask.dtype != torch.bool or mask.shape not in ((), value.shape):
-                raise InputError(
-                    f"mask of {name!r} must be boolean, {list(value.shape)}, found {mask.dtype}, {list(mask.shape)}"
-                )
+            mask = as_mask(name, observed.mask)
+            if mask.shape not in ((), value.shape):
+                raise InputError(f"mask of {name!r} must have shape {list(value.shape)}, found {list(mask.shape)}")
             same = same | ~mask
         index = same.reshape(len(values), -1).all(1).nonzero().squeeze(1)
         if not len(index):
@@ -141,6 +142,8 @@ def clamped_gap(
     names: the groups o, which are clamped.
     regeneration, scan, begin: of all these tours; the clamped ones begin at p_0(x_-o | x_o) (see `Finite.tours`).
     """
+    if not isinstance(finite, Finite):
+        raise InputError(f"finite must be what enumerate_model returns, found {shown(finite)}")
     finite.check_names(names)
     pi = limiting(finite.tours(None, regeneration, scan, begin))
     total = 0.0
@@ -156,6 +159,7 @@ def clamped_gap(
 @torch.no_grad()
 def enumerate_model(model: JointModel) -> Finite:
     """Enumerate a joint model of at most 2^16 states, in float64. Context groups take their defaults."""
+    require_model(model)
     values = {name: model.variables[name].values() for name in model.names}
     sizes = [len(v) for v in values.values()]
     if math.prod(sizes) > MOST:

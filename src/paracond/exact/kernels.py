@@ -21,7 +21,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from paracond.data import InputError, one_of
+from paracond.data import InputError, as_numbers, one_of, shown
 
 DENSE = 1024  # up to this many states, linear algebra is dense
 SCANS = ("systematic", "random")
@@ -92,6 +92,10 @@ class Kernel(ABC):
         return total
 
 
+def _sums_to_one(p: Tensor, axis: int) -> bool:
+    return bool((p >= 0).all()) and bool((p.sum(axis) - 1).abs().max() < 1e-6)
+
+
 def _beside(r: Tensor, i: int) -> Tensor:
     """Sum `r` over the states that differ from each state in group i alone."""
     return (r.sum(i, keepdim=True) - r).clamp(min=0)
@@ -115,6 +119,14 @@ class MatrixKernel(Kernel):
 
     transition: Tensor
 
+    def __post_init__(self) -> None:
+        found = as_table("transition", self.transition)
+        if found.ndim != 2 or found.shape[0] != found.shape[1] or not found.numel():
+            raise InputError(f"transition must be a square matrix, found {list(found.shape)}")
+        if not _sums_to_one(found, 1):
+            raise InputError("transition must have rows of probabilities that sum to one")
+        object.__setattr__(self, "transition", found)
+
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.transition),)
@@ -133,6 +145,10 @@ class Composed(Kernel):
     kernels: Sequence[Kernel]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kernels, Sequence) or not self.kernels:
+            raise InputError(f"kernels must be a list of kernels, found {shown(self.kernels)}")
+        for kernel in self.kernels:
+            require_kernel("each of the kernels", kernel)
         if len({kernel.shape for kernel in self.kernels}) != 1:
             raise InputError(f"kernels to compose need one space, found {[list(k.shape) for k in self.kernels]}")
 
@@ -152,6 +168,23 @@ class GibbsKernel(Kernel):
 
     tables: Sequence[Tensor]
     alpha: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tables, (list, tuple)) or not self.tables:
+            raise InputError(f"tables must be a list with a table for every group, found {shown(self.tables)}")
+        tables = [as_table(f"table {i}", table) for i, table in enumerate(self.tables)]
+        alpha = as_table("alpha", self.alpha)
+        shape = tables[0].shape
+        if len(shape) != len(tables) or any(table.shape != shape for table in tables):
+            found = [list(table.shape) for table in tables]
+            raise InputError(f"tables must be as many as their axes, of one shape, found {found}")
+        for i, table in enumerate(tables):
+            if not _sums_to_one(table, i):
+                raise InputError(f"table {i} must be probabilities that sum to one along axis {i}")
+        if alpha.shape != (len(tables),) or not bool((alpha >= 0).all()) or not abs(float(alpha.sum()) - 1) < 1e-6:
+            raise InputError(f"alpha must be a probability for each of {len(tables)} groups, found {shown(self.alpha)}")
+        object.__setattr__(self, "tables", tables)
+        object.__setattr__(self, "alpha", alpha.tolist())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -197,6 +230,36 @@ class GibbsKernel(Kernel):
         return GibbsKernel(tables, [a / sum(alpha) for a in alpha] if sum(alpha) > 0 else list(self.alpha))
 
 
+def require_kernel(what: str, kernel: object) -> None:
+    """Refuse what is no kernel; `what` is the name of the argument."""
+    if not isinstance(kernel, Kernel):
+        found = f"the class {kernel.__name__}" if isinstance(kernel, type) else shown(kernel)
+        raise InputError(f"{what} must be a kernel, such as GibbsKernel(tables, alpha), found {found}")
+
+
+def as_table(what: str, found: object) -> Tensor:
+    """Numbers as a float64 tensor, with their gradient if they have one."""
+    plain = isinstance(found, Tensor) and found.is_floating_point() and found.layout == torch.strided
+    return found.double() if isinstance(found, Tensor) and plain else as_numbers(what, found).double()
+
+
+def as_law(what: str, found: object, shape: Sequence[int] | None = None) -> Tensor:
+    """Probabilities as a float64 tensor, or refuse them.
+
+    what: the name of the argument.
+    shape: the shape that they must have.
+    """
+    p = as_table(what, found)
+    if shape is not None and tuple(p.shape) != tuple(shape):
+        raise InputError(f"{what} must have shape {list(shape)}, found {list(p.shape)}")
+    if p.ndim == 0 or not bool((p >= 0).all()) or not abs(float(p.sum()) - 1) < 1e-6:
+        least, total = (float(p.min()), float(p.sum())) if p.numel() else (0.0, 0.0)
+        raise InputError(
+            f"{what} must be probabilities that sum to one, found the least {least:g} and the sum {total:g}"
+        )
+    return p
+
+
 def select(r: Tensor, keep: Sequence[Tensor]) -> Tensor:
     """Return the part of a table at the values `keep[i]` (indices) of every group i."""
     for axis, index in enumerate(keep):
@@ -211,6 +274,8 @@ def sweep(kernel: GibbsKernel, scan: str = "systematic") -> Kernel:
     scan: "systematic" (each free group once, in turn) or "random" (as many steps of the kernel as free groups).
     """
     one_of("scan", scan, SCANS)
+    if not isinstance(kernel, GibbsKernel):
+        raise InputError(f"kernel must be a GibbsKernel, found {shown(kernel)}")
     free = [i for i, size in enumerate(kernel.shape) if size > 1]
     parts = [kernel.only(i) if scan == "systematic" else kernel for i in free] or [kernel]
     return parts[0] if len(parts) == 1 else Composed(parts)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paracond.data import InputError
-from paracond.exact.kernels import DENSE, GibbsKernel, Kernel, MatrixKernel
+from paracond.data import InputError, at_least, shown
+from paracond.exact.kernels import DENSE, GibbsKernel, Kernel, MatrixKernel, as_law, require_kernel
 from paracond.exact.regenerative import Regenerative
 
 REDUCIBLE = (
@@ -22,6 +22,7 @@ EXACT = 1e-12  # |pK - p|, summed over states, that counts as rounding
 ROUNDS = 40  # of refinement
 NEAR = 1e-7  # what a round leaves, at best
 KRYLOV = 100  # steps of a round
+MOST_STEPS = 100_000  # of a trajectory, all of which is kept
 
 
 def limiting(kernel: Kernel) -> Tensor:
@@ -30,6 +31,7 @@ def limiting(kernel: Kernel) -> Tensor:
     The error is about the rounding, 1e-15, over the gap between 1 and the second eigenvalue (for `Regenerative`, over
     eps or more). Where that is too much to know p, the kernel is refused.
     """
+    require_kernel("kernel", kernel)
     size = math.prod(kernel.shape)
     p = _solve(kernel.matrix()) if size <= DENSE else _krylov(kernel)
     p = p.clamp(min=0).view(kernel.shape)
@@ -132,6 +134,7 @@ def _visited(kernel: Kernel, p: Tensor) -> Tensor:
 
 def mixing_rate(kernel: Kernel) -> float:
     """Return the second largest modulus of the eigenvalues: distances to the limit fall like rate^n."""
+    require_kernel("kernel", kernel)
     size = math.prod(kernel.shape)
     if size <= DENSE:
         moduli = torch.linalg.eigvals(kernel.matrix()).abs()
@@ -168,6 +171,7 @@ def reverse(kernel: Kernel) -> MatrixKernel:
 
 def conditionals(p: Tensor) -> list[Tensor]:
     """Return the conditionals p(x_i | x_-i) of a joint distribution, in the form of `GibbsKernel.tables`."""
+    p = as_law("p", p)
     return [p / p.sum(i, keepdim=True) for i in range(p.ndim)]
 
 
@@ -183,6 +187,8 @@ def detailed_balance_gap(kernel: Kernel) -> float:
 def consistency_gap(kernel: GibbsKernel) -> float:
     """Return max |p_i(x_i | x_-i) - p(x_i | x_-i)|, which is zero iff the conditionals are consistent (T1). Where
     p(x_-i) is zero there is nothing to compare."""
+    if not isinstance(kernel, GibbsKernel):
+        raise InputError(f"kernel must be a GibbsKernel, found {shown(kernel)}")
     p = limiting(kernel)
     gaps = [(a - b).abs() for a, b in zip(kernel.tables, conditionals(p), strict=True)]
     return max(float(gap.nan_to_num(0).max()) for gap in gaps)
@@ -193,7 +199,9 @@ def consistency_gap(kernel: GibbsKernel) -> float:
 
 def trajectory(q: Kernel, data: Tensor, n: int) -> list[Tensor]:
     """Return the distributions q_1 = data, q_k = push(q_k-1), ..., q_n+1."""
-    laws = [data]
+    require_kernel("q", q)
+    at_least({"n": (n, 1)}, MOST_STEPS)
+    laws = [as_law("data", data, q.shape)]
     for _ in range(n):
         laws.append(q.push(laws[-1]))
     return laws
@@ -201,16 +209,20 @@ def trajectory(q: Kernel, data: Tensor, n: int) -> list[Tensor]:
 
 def kl(p: Tensor, q: Tensor) -> float:
     """Return KL(p || q) in nats."""
+    p = as_law("p", p)
+    q = as_law("q", q, p.shape)
     return float((torch.xlogy(p, p) - torch.xlogy(p, q)).sum())
 
 
 def likelihood(data: Tensor, kernel: Kernel) -> Tensor:
     """Return L = sum_x data(x) log p(x), with p the limiting distribution."""
-    return torch.xlogy(data, limiting(kernel)).sum()
+    p = limiting(kernel)
+    return torch.xlogy(as_law("data", data, p.shape), p).sum()
 
 
 def f_hat(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
     """Return F-hat = n sum Q_n(x) q(x' | x) [log p(x | x') - log q(x' | x)], the second term of eq:chain."""
+    require_kernel("p", p)
     weights = torch.stack(trajectory(q, data, n)[:n]).sum(0)
     return q.backward_score(weights, p) - q.forward_score(weights)
 

@@ -16,8 +16,8 @@ from functools import cached_property
 
 from torch import Tensor
 
-from paracond.data import InputError
-from paracond.exact.kernels import Kernel, Steps
+from paracond.data import InputError, shown
+from paracond.exact.kernels import Kernel, Steps, as_law, require_kernel
 from paracond.model import Regeneration
 
 
@@ -35,15 +35,10 @@ class Regenerative(Kernel):
     regeneration: Regeneration
 
     def __post_init__(self) -> None:
-        if tuple(self.begin.shape) != self.kernel.shape:
-            raise InputError(f"begin must have shape {list(self.kernel.shape)}, found {list(self.begin.shape)}")
-        least, total = float(self.begin.min()), float(self.begin.sum())
-        if not (least >= 0 and abs(total - 1) < 1e-9):
-            raise InputError(
-                f"begin must be probabilities that sum to one, found the least {least:g} and the sum {total:g}"
-            )
+        require_kernel("kernel", self.kernel)
+        object.__setattr__(self, "begin", as_law("begin", self.begin, self.kernel.shape))
         if not isinstance(self.regeneration, Regeneration):
-            raise InputError(f"regeneration must be Regeneration(rate, warmup), found {self.regeneration!r}")
+            raise InputError(f"regeneration must be Regeneration(rate, warmup), found {shown(self.regeneration)}")
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,8 +78,11 @@ def rebuild(variable: str, description: dict | None, outline: Outline | None = N
         )
     arguments = {k: v for k, v in description.items() if k != "class" and not (k in REMOVED and v is None)}
     kind = class_named(Network, description["class"])
+    if is_ours(kind):
+        _require_short(arguments)
     if outline is None:
         return kind(**arguments)
+    outline.exact = is_ours(kind)
     try:
         with outline:
             return kind(**arguments)
@@ -88,6 +92,41 @@ def rebuild(variable: str, description: dict | None, outline: Outline | None = N
         if is_ours(kind):
             raise
         return kind(**arguments)  # a user's own may need numbers where it is made
+
+
+def _require_short(arguments: Mapping[str, Any]) -> None:
+    """Tensors have at most 64 axes. The product of many more sizes would take minutes."""
+    for argument, value in arguments.items():
+        for found in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(found, list) and len(found) > 64 and not all(isinstance(item, str) for item in found):
+                raise InputError(f"{argument} has {len(found):,} sizes, expected at most 64")
+
+
+def require_sizes(network: Network, group: str, families: Mapping[str, Family]) -> None:
+    """Refuse a network that reads unknown groups, or one of ours whose arguments have other sizes than the groups.
+
+    network: the network or the initializer of `group`.
+    families: those of all groups, by name.
+    """
+    family, kind = families[group], type(network).__name__
+    for name in network.reads if isinstance(network.reads, tuple) else ():
+        if name not in families or name == group:
+            raise InputError(f"the {kind} of {group!r:.80} reads {name!r:.80}, which is not another group")
+    if not is_ours(type(network)):
+        return
+    output = network.config.get("output")
+    if output is not None and tuple(output) != family.output_shape:
+        raise InputError(f"the {kind} of {group!r:.80} returns {list(output)}, not {list(family.output_shape)}")
+    shape, image = network.config.get("shape"), network.config.get("image")
+    wanted = family.event_shape if image is None else families[image].event_shape
+    if shape is not None and tuple(shape) != wanted:
+        raise InputError(f"the {kind} of {group!r:.80} is for values of shape {list(shape)}, not {list(wanted)}")
+    for argument in ("inputs", "flat", "images"):
+        found = network.config.get(argument) or {}
+        for name, size in found.items() if isinstance(found, dict) else ():
+            sizes, wanted = (size if isinstance(size, (list, tuple)) else [size]), families[name].encoding_shape
+            if math.prod(sizes) != math.prod(wanted) or min(sizes, default=1) < 1:
+                raise InputError(f"the {kind} of {group!r:.80} reads {size} of {name!r:.80}, which has {list(wanted)}")
 
 
 def read_groups(variables: Mapping[str, Family], name: str, reads: Sequence[str] | None, least: int = 1) -> list[str]:

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from paracond.data import InputError
 
+SPARE = 16  # tensors that a file need not have
 RANDOM: tuple[Callable, ...] = (torch.rand, torch.randn)
 FACTORIES: tuple[Callable, ...] = (
     *RANDOM,
@@ -41,11 +42,17 @@ IN_PLACE |= {f"{name}_" for name in ARITHMETIC} | {f"__i{name}__" for name in AR
 
 
 class Outline(TorchFunctionMode):
-    """Within it, tensors have shapes and no memory; after `most` of them, no more are made."""
+    """Within it, tensors have shapes and no memory. After too many of them, no more are made.
 
-    def __init__(self, most: int):
+    held: how many tensors the file has or shares. Layers of torch, which are all that loops in our networks make, call
+        `torch.empty` once for each; `exact` counts them so. Other tensors may be steps on the way to first weights.
+    """
+
+    exact = True
+
+    def __init__(self, held: int):
         super().__init__()
-        self.left = most
+        self.layers, self.left = held + SPARE, 16 * (held + SPARE)
 
     def __torch_function__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
@@ -53,7 +60,7 @@ class Outline(TorchFunctionMode):
         named = dict(kwargs or {})
         name = getattr(function, "__name__", "")
         if function in FACTORIES:
-            self._count()
+            self._count(function is torch.empty and self.exact)
             named = {k: v for k, v in named.items() if k != "generator"} | {"device": "meta"}
             if function is torch.arange and not named.keys() & {"start", "end", "step"}:
                 function, args = torch.empty, (len(range(*args)),)
@@ -68,9 +75,9 @@ class Outline(TorchFunctionMode):
             return torch.empty(shape, dtype=dtype, device="meta")
         return function(*args, **named)
 
-    def _count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
+    def _count(self, layer: bool = False) -> None:
+        self.layers, self.left = self.layers - layer, self.left - 1
+        if min(self.layers, self.left) < 0:
             raise InputError("it describes networks of more tensors than the weights files hold")
 
 

@@ -30,6 +30,7 @@ import contextlib
 import copy
 import math
 import os
+import re
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,7 @@ from torch import Tensor, nn
 from paracond.data import InputError, one_of
 
 MODES = ("auto", "eager", "rounded", "graphs")
+DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 WARM_UP = 3  # calls before a program is recorded: optimisers make their state, libraries choose their algorithms
 
 ROUNDED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
@@ -110,7 +112,12 @@ class Engine:
     """
 
     def __init__(self, device: torch.device | str, mode: str = "auto", compile: bool = False):
-        self.device = torch.device(device)
+        self.device = _device(device)
+        if DEVICES.fullmatch(str(mode)):
+            listed = ", ".join(MODES)
+            raise InputError(
+                f'engine must be one of {listed}, found the device {mode}; use model.to("{mode}") for that'
+            )
         one_of("engine", mode, MODES)
         if mode == "graphs" and self.device.type != "cuda":
             raise InputError(f'engine "graphs" needs a CUDA device; the model is on {self.device}')
@@ -119,12 +126,18 @@ class Engine:
         self.mode, self.compile = mode, compile
         self._move_towards = self.fused(_move_towards)
         self._pool: weakref.ref[_Pool] | None = None
-        self._stream = _stream_of(self) if self.captures else None
+        self._stream = self._own_stream() if self.captures else None
 
     @classmethod
     def of(cls, device: torch.device, engine: str | Engine) -> Engine:
         """Return an engine, which may be given by its mode."""
         return engine if isinstance(engine, Engine) else cls(device, engine)
+
+    def _own_stream(self) -> torch.cuda.Stream:
+        try:
+            return _stream_of(self)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"device {self.device} cannot be used: {error!s:.200}") from None
 
     def rounded_copy(self, model: Model) -> RoundedCopy[Model]:
         """Return the model as this engine's programs evaluate it."""
@@ -281,6 +294,17 @@ def lay_out(model: nn.Module) -> None:
             weight.data = weight.data.to(memory_format=torch.channels_last)
 
 
+def _device(device: torch.device | str) -> torch.device:
+    """The device of this name."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(
+            f'device must be such as "cpu", "cuda" or "cuda:1", found {device!r:.80}: {why:.160}'
+        ) from None
+
+
 def _move_towards(means: list[Tensor], values: list[Tensor], weight: Tensor) -> None:
     gaps = torch._foreach_sub(values, means)
     torch._foreach_mul_(gaps, weight)
@@ -346,7 +370,7 @@ class _Recorded:
     def _warm_up(self) -> None:
         """Run on the engine's own stream, as recording will: some lazily made state belongs to a stream."""
         self.calls += 1
-        main = torch.cuda.current_stream()
+        main = torch.cuda.current_stream(self.engine.device)
         self.stream.wait_stream(main)
         with torch.cuda.stream(self.stream):
             self.work()
@@ -356,7 +380,7 @@ class _Recorded:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         pool = self.engine.pool()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self.engine.device)
         with torch.cuda.graph(graph, pool=pool.handle, stream=self.stream):
             self.work()
         self.graph, self.pool = graph, pool

@@ -18,20 +18,32 @@ from torch import Tensor
 from paracond.runtime.engine import Engine
 
 EVERY = 100  # steps from one look at the device to the next
-SUSPECTS = ("the loss", "the gradient", "a draw", "a completion")
+RUNAWAY = "lower its learning rate, standardise real values, and give Real groups a ceiling and bounds"
+#: What may be not finite, and what to do then.
+REMEDIES = {
+    "the loss": RUNAWAY,
+    "the gradient": "lower its learning rate, raise the floor of a Real group, or clip gradients in its optimiser",
+    "a draw": RUNAWAY,
+    "a completion": RUNAWAY,
+    "a parameter": "its learning rate is too large: lower it, or that of its optimiser",
+    "the state": "go on from an earlier checkpoint, with a lower learning rate",
+}
+SUSPECTS = ("the loss", "the gradient", "a draw", "a completion", "a parameter")  # as programs number them
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss, gradient or draw is NaN or infinite. The model is as it was before that update.
+    """A loss, gradient, draw or parameter is NaN or infinite. The model is as it was before that update.
 
     variable: the group whose update failed.
     step: the number of updates before it.
-    what: "the loss", "the gradient", "a draw" or "a completion".
+    what: "the loss", "the gradient", "a draw", "a completion", "a parameter" or "the state".
     """
 
     def __init__(self, variable: str, step: int, what: str):
-        super().__init__(f"{what} of {variable!r} is not finite at step {step}; the last good state is kept")
-        self.variable, self.step = variable, step
+        remedy = REMEDIES[what]
+        found = f"{what} of {variable!r} is not finite at step {step}; the last good state is kept"
+        super().__init__(f"{found}. {remedy[0].upper()}{remedy[1:]}.")
+        self.variable, self.step, self.what = variable, step, what
 
 
 def record_first(first: Tensor, clock: Tensor, numbers: list[Tensor], variable: int, suspect: int) -> Tensor:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
+from paracond.data import true_or_false
+
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds before a bar appears
 LINES = 60.0  # seconds between lines, where there is no terminal
@@ -33,6 +35,12 @@ def waiting(title: str) -> Iterator[None]:
     ) as bar:
         bar.add_task(title, total=None)
         yield
+
+
+def check_progress(progress: object) -> None:
+    """Refuse what is not True, False or None."""
+    if progress is not None:
+        true_or_false("progress", progress)
 
 
 def track(work: Iterable[T], title: str, show: bool | None = None, start: int = 0) -> Iterator[T]:

@@ -40,7 +40,8 @@ from paracond.data import Data, InputError, State, at_least, one_of, row_count, 
 from paracond.model import JointModel
 from paracond.networks import Network
 from paracond.runtime.nonfinite import NonFiniteError
-from paracond.training.schedules import Schedule, as_schedule
+from paracond.training.former import Former
+from paracond.training.schedules import Schedule, as_schedule, set_rate
 from paracond.training.stepwise import Stepwise
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -244,6 +245,7 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
         if not learned:
             raise InputError("no parameter requires a gradient: call kernel.requires_grad_(True)")
         self.optimiser = optimiser(learned)
+        self.former = Former(learned, self.optimiser)
         device = next(iter(self.data.values())).device
         self.generator = seeded(seed, device)
         self.step_count = 0
@@ -266,16 +268,16 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
         length = self.chain_length(self.step_count)
         if not length >= 1:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
+        if self.rate is not None:
+            set_rate(self.optimiser, self.rate(self.step_count))
         before, after = self._pairs(length)
         loss = -_scores(self.kernel, before, after).mean()
         if not bool(loss.isfinite()):
             raise NonFiniteError(", ".join(before), self.step_count, "the loss")
         self.optimiser.zero_grad()
         loss.backward()
-        if self.rate is not None:
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.rate(self.step_count)
-        self.optimiser.step()
+        if not self.former.step():
+            raise NonFiniteError(", ".join(before), self.step_count, "a parameter")
         if self.after_update is not None:
             self.after_update()
         self.step_count += 1

@@ -15,6 +15,7 @@ the same, its former state comes back.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -35,7 +36,7 @@ from torch import Tensor
 from paracond import serialization
 from paracond.data import InputError, at_least, shown, true_or_false
 from paracond.families import Family
-from paracond.runtime.nonfinite import NonFiniteError
+from paracond.runtime.nonfinite import SUSPECTS, NonFiniteError
 from paracond.runtime.progress import track
 from paracond.serialization import Entry
 from paracond.training.stepwise import Stepwise
@@ -46,7 +47,11 @@ if TYPE_CHECKING:  # a trainer saves itself by this module
 FORMAT = "paracond checkpoint 3"
 FORMATS = (FORMAT, "paracond checkpoint 2")  # the second had a digest of its state only
 COUNTS = re.compile(r"/(step_count|threads|updates/.*|.*/left|.*/age|.*/replacements)", re.DOTALL)
+VALUES = re.compile(r"/(?:batch|source|source/completion)(?:/tensors)?/(?:state|pool|kept)/(.*)", re.DOTALL)
 MOST_THREADS = 512  # more are not started, whatever a file says
+MOST_MOMENTS = 64  # how many times as large as all else may be what optimisers remember
+#: Optimisers that remember one number, or as many as a parameter has.
+ELEMENTWISE = ("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 NONFINITE = "nonfinite"  # the folder, inside that of the checkpoint, for a state that is not finite
 
 
@@ -123,14 +128,16 @@ def restore(learner: Trainer, folder: str | Path) -> None:
         _require_same(folder, state["identity"] | _fixed(entries), _identity(learner) | _fixed(tensors))
         with _refusing(folder):
             _require_alike(state["learner"], mine, "", learner)
-            _require_optimisers(entries, learner)
+            _require_bounded(entries, tensors)
 
     description, tensors = serialization.read(folder, FORMATS, check)
     if description.get("finite", Path(folder).name != NONFINITE):
         serialization.require_finite(tensors, f"the checkpoint in {folder} is of a run that has failed")
     with _refusing(folder):
-        _require_rows(tensors, learner)
-        _replace_state(learner, _unpack(description["state"]["learner"], tensors))
+        _require_values(tensors, learner)
+        found = _unpack(description["state"]["learner"], tensors)
+        _require_optimisers(found["optimisers"], learner)
+        _replace_state(learner, found)
 
 
 def _require_stepwise(learner: Trainer) -> None:
@@ -149,9 +156,23 @@ def _replace_state(learner: Trainer, state: Mapping[str, Any]) -> None:
     former = _copied(learner.state_dict())
     try:
         learner.load_state_dict(state)
+        for optimiser in learner.optimisers.values():
+            _require_steps(optimiser)
     except BaseException:
         learner.load_state_dict(former)
         raise
+
+
+def _require_steps(optimiser: torch.optim.Optimizer) -> None:
+    """Refuse settings and moments with which an update would fail: a copy does one, without a gradient."""
+    try:
+        twin = copy.deepcopy(optimiser)
+    except Exception:  # it holds what cannot be copied
+        return
+    for group in twin.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    twin.step()
 
 
 def _copied(value: Any) -> Any:
@@ -159,7 +180,7 @@ def _copied(value: Any) -> Any:
         return value.detach().cpu().clone()
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return type(value)(_copied(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
 # --- what a checkpoint holds ----------------------------------------------------------------------------------------
@@ -300,7 +321,10 @@ def _require_value(theirs: Any, mine: Any, place: str, learner: Trainer) -> None
     elif place == "/scan/last":
         alike = theirs is None or (type(theirs) is int and 0 <= theirs < len(names))
     elif COUNTS.fullmatch(place):
-        alike = type(theirs) is int and 0 <= theirs <= (MOST_THREADS if place == "/threads" else 2**62)
+        most = MOST_THREADS if place == "/threads" else learner.batch_size if place.endswith("/left") else 2**62
+        alike = type(theirs) is int and (place == "/threads") <= theirs <= most
+    elif place.endswith("/due"):
+        alike = isinstance(theirs, (int, float)) and 0 <= theirs <= 2**53
     else:
         numbers = all(isinstance(value, (int, float)) for value in (theirs, mine))
         alike = mine is None or theirs is None or numbers or type(theirs) is type(mine)
@@ -308,34 +332,59 @@ def _require_value(theirs: Any, mine: Any, place: str, learner: Trainer) -> None
         raise InputError(f"its {place} cannot be {theirs!r:.80}")
 
 
-def _require_optimisers(entries: Mapping[str, Entry], learner: Trainer) -> None:
+def _require_bounded(entries: Mapping[str, Entry], own: Mapping[str, Tensor]) -> None:
+    """Refuse to read more of what the learner has no tensor for yet than any optimiser remembers."""
+    more = sum(entry.nbytes for name, entry in entries.items() if name not in own)
+    if more > MOST_MOMENTS * sum(tensor.nbytes for tensor in own.values()):
+        raise InputError(f"its optimisers have {more:,} bytes, which is too much for this model")
+
+
+def _require_optimisers(found: Mapping[str, Any], learner: Trainer) -> None:
     """Fused optimisers read as many numbers as their parameter has, whatever the tensor."""
     for name, optimiser in learner.optimisers.items():
         parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-        if not any(group.get("fused") for group in optimiser.param_groups):
+        if any(isinstance(v, Tensor) and v.ndim for group in found[name]["param_groups"] for v in group.values()):
+            raise InputError(f"a setting of the optimiser of {name!r:.80} is no number")
+        if type(optimiser).__name__ not in ELEMENTWISE:
             continue
-        start = f"/optimisers/{name}/state/"
-        for place, entry in entries.items():
-            if place.startswith(start):
-                shape = parameters[int(place.removeprefix(start).partition("/")[0])].shape
-                if entry.shape not in ((), tuple(shape)) or not entry.dtype.is_floating_point:
-                    raise InputError(f"its {place} has shape {list(entry.shape)}, expected {list(shape)}")
+        for number, moments in found[name]["state"].items():
+            if type(number) is not int or not 0 <= number < len(parameters):
+                raise InputError(f"the optimiser of {name!r:.80} has no parameter {number!r:.80}")
+            shape = parameters[number].shape
+            for key, moment in moments.items():
+                number_like = moment is None or isinstance(moment, (int, float))
+                fits = isinstance(moment, Tensor) and moment.is_floating_point() and moment.shape in ((), shape)
+                if not number_like and not fits:
+                    raise InputError(f"{key!r:.80} of the optimiser of {name!r:.80} does not fit its parameter")
 
 
-def _require_rows(tensors: Mapping[str, Tensor], learner: Trainer) -> None:
-    """Examples are numbered."""
+def _require_values(tensors: Mapping[str, Tensor], learner: Trainer) -> None:
+    """Refuse indices of rows or of examples that do not exist, and values that their groups cannot take."""
     for place, tensor in tensors.items():
-        if place.endswith(("/order", "/own/index")) and tensor.numel():
-            inside = tensor.dtype == torch.long and tensor.ndim == 1
-            if not inside or int(tensor.min()) < 0 or int(tensor.max()) >= learner.completion.rows:
-                raise InputError(f"its {place} names examples that do not exist")
+        if place.endswith(("/order", "/own/index")):
+            _require_indices(place, tensor, learner.completion.rows)
+        elif place.endswith("/own/ranks"):
+            _require_indices(place, tensor, tensor.shape[-1])
+        elif place in ("/guard/first", "/source/guard/first"):
+            counts = (2**62, len(learner.model.names), len(SUSPECTS))
+            if not all(-1 <= value < count for value, count in zip(tensor.tolist(), counts, strict=True)):
+                raise InputError(f"its {place} cannot be {tensor.tolist()}")
+        elif (group := VALUES.fullmatch(place)) and group[1] in learner.model.variables:
+            learner.model.variables[group[1]].check_values(group[1], tensor.flatten())
+
+
+def _require_indices(place: str, tensor: Tensor, count: int) -> None:
+    whole = tensor.dtype == torch.long
+    if tensor.numel() and not (whole and int(tensor.min()) >= 0 and int(tensor.max()) < count):
+        raise InputError(f"its {place} names what does not exist")
 
 
 def _require_same(folder: str | Path, found: Mapping, expected: Mapping) -> None:
     for what in {**expected, **found}:
         theirs, mine = found.get(what, "absent"), expected.get(what, "absent")
         if theirs != mine:
-            raise InputError(f"the checkpoint in {folder} is of another run: {what} is {theirs} there and {mine} here")
+            both = f"{what:.200} is {theirs!s:.200} there and {mine!s:.200} here"
+            raise InputError(f"the checkpoint in {folder} is of another run: {both}")
 
 
 # --- the loop -------------------------------------------------------------------------------------------------------
@@ -394,6 +443,10 @@ def _keeping_nonfinite(learner: Trainer, folder: Path | None) -> Iterator[None]:
         yield
     except NonFiniteError as error:
         if folder is not None:
-            _write(learner, folder / NONFINITE, finite=False)
-            error.add_note(f"the model and all else at that moment are in {folder / NONFINITE}, to look at")
+            try:
+                _write(learner, folder / NONFINITE, finite=False)
+            except (OSError, InputError) as failed:
+                error.add_note(f"the model at that moment is lost: {failed}")
+            else:
+                error.add_note(f"the model and all else at that moment are in {folder / NONFINITE}, to look at")
         raise

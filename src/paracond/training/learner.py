@@ -159,13 +159,14 @@ class Learner(Trainer[Info]):
         length = self.chain_length(self.step_count)
         if not 1 <= length < math.inf:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
+        rates = self._rates_now()
         self.guard.raise_if_seen(self.step_count)
         replaced = self.batch.replace_due(length, self.step_count)  # by examples that step I has completed
         if replaced and self.batch.resets_scan and self.step_count > 0:
             self.scan.reset()
         self.source.advance(self.batch.rows / self.batch_size / length)
         name = self.scan.next()
-        self._set_rates(name)
+        self._set_rates(name, rates)
         self.update[name]()
         self.updates[name] += 1
         self.step_count += 1
@@ -176,7 +177,7 @@ class Learner(Trainer[Info]):
         scored = Scored(self.evaluate)
         move = self._transition(scored, name)
         good = self._check(move, scored.objective, scored.loss)
-        self._descend(name, good)
+        good = self._descend([name], good)
         self._record(move, good, scored.loss)
 
     def _transition(self, model: Model, name: str) -> Move:

@@ -24,17 +24,16 @@ class LiteralLearner(Learner):
 
     @torch.no_grad()
     def _draw_after(self, name: str, good: Tensor) -> tuple[Tensor, Tensor]:
-        """Update, then draw; a draw that is not finite restores parameters and averages (not Adam's moments)."""
-        changing = [*self.parameters[name], *self.averages[name]]
-        former = [value.clone() for value in changing]
+        """Update, then draw; with a draw that is not finite, the update is taken back."""
+        averages = [average.clone() for average in self.averages[name]]
         with torch.enable_grad():
-            self._descend(name, good)
+            self._descend([name], good, keep=True)
         with self.engine.precision():
             drawn = self._transition(self.rounded.model, name).value
         fine = torch.zeros_like(good)
         try:
-            fine = self.guard.check(name, {"a draw": drawn.sum()})
+            fine = self._taken_back_unless_finite({name: {"a draw": drawn.sum()}})
         finally:
-            for value, old in zip(changing, former, strict=True):
+            for value, old in zip(self.averages[name], averages, strict=True):
                 torch.where(fine, value, old, out=value)
         return drawn, fine

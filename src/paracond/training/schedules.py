@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from paracond.data import InputError, as_float, at_least, shown
 
 Schedule = Callable[[int], float]
@@ -42,3 +45,12 @@ def _check(start: float, end: float, steps: int) -> None:
     as_float("start of a schedule", start)
     as_float("end of a schedule", end)
     at_least({"steps of a schedule": (steps, 0)})
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all groups of an optimiser, in place where it is a tensor."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

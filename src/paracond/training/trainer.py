@@ -6,7 +6,7 @@ Every conditional has an optimiser of its own, and moving averages of its parame
 
 The learner chooses the objective, and the states on which its gradient is taken (`learner`, `baselines.directed`).
 Programs (see `runtime.engine`) hold on to the tensors here, so these stay where they are. A gradient that is not finite
-changes nothing (see `runtime.nonfinite`).
+changes nothing (see `runtime.nonfinite`), and a step to parameters that are not finite is taken back (see `former`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from paracond.data import Data, InputError, as_float, at_least, named, seeded, s
 from paracond.html_table import html_table
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, RoundedCopy
-from paracond.runtime.nonfinite import NonFiniteGuard
+from paracond.runtime.nonfinite import NonFiniteError, NonFiniteGuard
 from paracond.training import checkpoints
 from paracond.training.completion import Completion, Source
+from paracond.training.former import Former
 from paracond.training.parts import Resources, copy_into, weights
-from paracond.training.schedules import Schedule, as_schedule
+from paracond.training.schedules import Schedule, as_schedule, set_rate
 from paracond.training.stepwise import Stepwise
 
 Optimiser = Callable[[str, Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -86,6 +87,9 @@ class Trainer(Stepwise[Info, JointModel]):
             raise InputError(f"a {type(self).__name__} takes a JointModel, found {type(model).__name__}")
         if not isinstance(data, Data):
             raise InputError(f"a {type(self).__name__} takes Data(values, mask), found {type(data).__name__}")
+        for name, family in model.variables.items():
+            if name in data.state:
+                family.check_examples(name, data.state[name][data.mask[name]])
         self.model = model
         self.engine = Engine.of(model.device, engine)
         self.rates = _rates(model, learning_rate)
@@ -113,6 +117,7 @@ class Trainer(Stepwise[Info, JointModel]):
             if not isinstance(made, torch.optim.Optimizer):
                 raise InputError(f"optimiser must return a torch.optim.Optimizer, found {shown(made)} for {name!r}")
             engine.capturable(name, made)
+        self.former = {name: Former(self.parameters[name], made) for name, made in self.optimisers.items()}
         self.rounded = engine.rounded_copy(model)
         for name in model.names:
             engine.fused(self.rounded.model.conditional(name).network)
@@ -248,17 +253,21 @@ class Trainer(Stepwise[Info, JointModel]):
 
     # --- one gradient step --------------------------------------------------------------------------------------
 
-    def _set_rates(self, name: str) -> None:
+    def _rates_now(self) -> dict[str, float]:
+        """The learning rates of this step. Ask before anything is changed: a schedule may be refused."""
+        now = {schedule: schedule(self.step_count) for schedule in dict.fromkeys(self.rates.values())}
+        rates = {name: now[schedule] for name, schedule in self.rates.items()}
+        if self.engine.captures:
+            for name in rates.keys() & self.former.keys():
+                self.former[name].require_safe(f"learning_rate of {name!r}", rates[name])
+        return rates
+
+    def _set_rates(self, name: str, rates: Mapping[str, float]) -> None:
         """The learning rate, and the weight in the moving average: larger at first, to forget the initial weights."""
         self.weight.fill_(max(1 - self.decay, 10 / (self.updates[name] + 11)))
-        if name not in self.rates or name not in self.optimisers:
+        if name not in rates or name not in self.optimisers:
             return
-        rate = self.rates[name](self.step_count)
-        for group in self.optimisers[name].param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        set_rate(self.optimisers[name], rates[name])
 
     def _gradients(self, objective: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Backpropagate to the conditionals of `names`; returns the norms of their gradients."""
@@ -273,19 +282,57 @@ class Trainer(Stepwise[Info, JointModel]):
         self.rounded.return_gradients(self.model.conditional(name))
         return nn.utils.get_total_norm([p.grad for p in self.parameters[name] if p.grad is not None])
 
-    def _descend(self, name: str, good: Tensor) -> None:
-        optimiser = self.optimisers.get(name)
-        if optimiser is None:
-            return
+    def _descend(self, names: Sequence[str], good: Tensor, keep: bool = False) -> Tensor:
+        """One step of the conditionals of `names`, all or none: true if it was `good` before and is finite after.
+
+        keep: keep what was before in any case, for `_taken_back_unless_finite`.
+        """
+        learned = [name for name in names if name in self.optimisers]
+        risky = any(self._is_risky(name) for name in learned)
+        for name in learned:
+            if risky or keep:
+                self.former[name].keep()
+            self._step(name, good)
+        if risky:
+            good = self._taken_back_unless_finite({n: {"a parameter": self.former[n].size()} for n in learned})
+        for name in learned:
+            self._average(name, good)
+        return good
+
+    def _is_risky(self, name: str) -> bool:
+        former = self.former[name]
+        return former.recorded if self.engine.captures else former.is_risky()
+
+    def _step(self, name: str, good: Tensor) -> None:
+        optimiser = self.optimisers[name]
         if self.engine.captures:  # a fused optimiser changes nothing where this is not zero
             optimiser.found_inf = (~good).float()  # type: ignore[attr-defined]
         optimiser.step()
-        with torch.no_grad():
-            now = [p.detach() for p in self.parameters[name]]
-            weight = self.weight * good if self.engine.captures else float(self.weight)
-            self.engine.move_towards(self.averages[name], now, weight)
-            for average, value in self.buffers[name]:
-                average.copy_(value)
+
+    def _taken_back_unless_finite(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+        """Take the last step of some conditionals back unless their `numbers` are finite; returns whether all is good.
+
+        numbers: by conditional, and by what they are (see `NonFiniteGuard.check`).
+        """
+        stepped = [self.former[name] for name in numbers if name in self.former]
+        try:
+            good = [self.guard.check(name, of) for name, of in numbers.items()][-1]
+        except NonFiniteError:
+            for former in stepped:
+                former.put_back()
+            raise
+        if self.engine.captures:  # the host does not know
+            for former in stepped:
+                former.put_back_unless(good)
+        return good
+
+    @torch.no_grad()
+    def _average(self, name: str, good: Tensor) -> None:
+        now = [p.detach() for p in self.parameters[name]]
+        weight = self.weight * good if self.engine.captures else float(self.weight)
+        self.engine.move_towards(self.averages[name], now, weight)
+        for average, value in self.buffers[name]:
+            average.copy_(value)
 
 
 def _init_learns(model: JointModel, name: str) -> bool:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from paracond.data import InputError, at_least
 from paracond.experiments.common.results import portable
+
+#: A name that `choose_device` takes.
+Device = Annotated[str, tyro.conf.arg(metavar="auto|cpu|cuda|cuda:N")]
 
 
 @dataclass(frozen=True)
@@ -16,7 +21,7 @@ class ExperimentConfig:
     """Settings of every experiment."""
 
     out: Path = Path("runs")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     seed: int = 0
     quick: bool = False
     """a smoke test of under a minute, too small to reach the goals"""

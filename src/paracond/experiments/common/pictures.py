@@ -1,4 +1,7 @@
-"""Pictures for experiments and the command line: grids of images, coloured label maps, learning curves."""
+"""Pictures for experiments and the command line: grids of images, coloured label maps, learning curves.
+
+Pixels of models are shown as they are given: 1 is white.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def grid(rows: Sequence[Tensor], title: str = "", names: Sequence[str] = (), inc
     canvas = torch.cat([row.permute(2, 0, 3, 1).flatten(1, 2) for row in rows])  # [height, width, channels]
     figure = Figure(figsize=(len(rows[0]) * inches, len(rows) * inches + 0.3), layout="constrained")
     axes = figure.subplots()
-    axes.imshow(canvas.squeeze(-1).numpy(), cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
+    axes.imshow(canvas.squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     axes.set_xticks([])
     axes.set_yticks([(k + 0.5) * height for k in range(len(names))], names, fontsize=8)
     axes.tick_params(length=0)

@@ -154,9 +154,18 @@ def _processor() -> str:
 
 
 def choose_device(wanted: str) -> str:
-    """The device to use: "auto" is CUDA if there is a CUDA device, else the CPU."""
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda, but torch finds no CUDA device; use --device cpu or auto")
-    return wanted
+    """The device to use, "cpu" or "cuda". "auto" is CUDA if there is a CUDA device, else the CPU; "cuda:1" makes the
+    second CUDA device the one that "cuda" means from now on."""
+    number = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", wanted)
+    if number is None and wanted not in ("auto", "cpu"):
+        raise InputError(f"--device must be auto, cpu, cuda or cuda:NUMBER, found {wanted!r}")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if number is None:
+        return "cuda" if wanted == "auto" and count else "cpu"
+    if not count:
+        raise InputError(f"--device {wanted}, but torch finds no CUDA device; use --device cpu or auto")
+    if number[1] is not None:
+        if int(number[1]) >= count:
+            raise InputError(f"--device {wanted}, but the CUDA devices are cuda:0 to cuda:{count - 1}")
+        torch.cuda.set_device(int(number[1]))
+    return "cuda"

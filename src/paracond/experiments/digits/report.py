@@ -88,9 +88,9 @@ def _completions(axes: Axes, answers: Answers, columns: int = 16) -> None:
 
 
 def _show(axes: Axes, pictures: Tensor) -> None:
-    """[rows, columns, 64] as one image, with a margin of one pixel."""
-    padded = nn.functional.pad(pictures.clamp(0, 1).unflatten(2, (8, 8)), (0, 1, 0, 1))
-    axes.imshow(padded.permute(0, 2, 1, 3).flatten(2).flatten(0, 1).numpy(), cmap="gray_r", vmin=0, vmax=1)
+    """[rows, columns, 64] as one image, with a white margin of one pixel. 1 is white."""
+    padded = nn.functional.pad(pictures.clamp(0, 1).unflatten(2, (8, 8)), (0, 1, 0, 1), value=1.0)
+    axes.imshow(padded.permute(0, 2, 1, 3).flatten(2).flatten(0, 1).numpy(), cmap="gray", vmin=0, vmax=1)
     axes.axis("off")
 
 

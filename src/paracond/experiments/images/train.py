@@ -11,6 +11,7 @@ import tyro
 
 import paracond as pc
 from paracond.data import at_least
+from paracond.experiments.common.config import Device
 from paracond.experiments.common.milestones import train
 from paracond.experiments.common.results import choose_device
 from paracond.experiments.common.runner import Unfinished
@@ -40,7 +41,7 @@ class Config:
     """time box; --resume continues"""
     resume: bool = False
     compile: bool = False
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     seed: int = 0
 
     @property

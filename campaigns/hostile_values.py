@@ -18,7 +18,7 @@ import pathlib
 import types
 import warnings
 from collections import OrderedDict, UserDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Number
 from random import Random
