@@ -456,7 +456,7 @@ def impute(rng: Random) -> Call:
         args["chains"] = Arg(8, Count(), ("chains",))
 
     def check(found: Any, _: dict[str, Any]) -> None:
-        own = {k: v for k, v in found.items()}
+        own = dict(found)
         assert set(own) >= set(value.model.names), f"groups {sorted(own)}"
         in_family(value, own, rows)
         keeps_known(value, own, {k: pc.Observed(v, mask.get(k)) for k, v in state.items()})
@@ -1120,9 +1120,15 @@ def save_and_load(rng: Random) -> Call:
             assert torch.equal(p, two.decisions[name]), f"the loaded model answers otherwise about {name!r}"
 
     return Call(
-        "pc.JointModel.load" if loading else "pc.JointModel.save", function, args, check, [value.model],
-        draws_globally=True, compare=False, cleanup=folder.remove,
-    )  # fmt: skip
+        "pc.JointModel.load" if loading else "pc.JointModel.save",
+        function,
+        args,
+        check,
+        [value.model],
+        draws_globally=True,
+        compare=False,
+        cleanup=folder.remove,
+    )
 
 
 @call(1.5)
@@ -1255,9 +1261,34 @@ class _Unjudged(Groups):
 
     def attack(self, rng: Random, valid: Any) -> tuple[str, Any, str]:
         label, value, verdict = super().attack(rng, valid)
-        outright = ("words", "None", "'a'", "list in", "complex", "strings", "bytes", "dates", "datetimes", "a string", "a class",
-                    "a function", "a generator", "a set", "dictionary", "Observed", "a family", "a number as name", "as pairs", "meta",
-                    "as a set", "as values", "a single number", "no rows", "a row less", "empty")  # fmt: skip
+        outright = (
+            "words",
+            "None",
+            "'a'",
+            "list in",
+            "complex",
+            "strings",
+            "bytes",
+            "dates",
+            "datetimes",
+            "a string",
+            "a class",
+            "a function",
+            "a generator",
+            "a set",
+            "dictionary",
+            "Observed",
+            "a family",
+            "a number as name",
+            "as pairs",
+            "meta",
+            "as a set",
+            "as values",
+            "a single number",
+            "no rows",
+            "a row less",
+            "empty",
+        )
         if verdict == "bad" and isinstance(value, Mapping) and not any(word in label for word in outright):
             verdict = "fine"
         if "no batch axis" in label or "one more axis" in label or "wider" in label or "with 'typo'" in label:
@@ -1419,9 +1450,15 @@ def images(rng: Random) -> Call:
         "folder": Arg(folder.path, _Paths(folder.path, False), ("folder", "file", "path", which, "data")),
     }
     return Call(
-        f"datasets.{which}", getattr(pc.datasets, which), args, refuses=True, must_refuse=True, compare=False,
-        words=("folder", "file", "data", which), cleanup=folder.remove,
-    )  # fmt: skip
+        f"datasets.{which}",
+        getattr(pc.datasets, which),
+        args,
+        refuses=True,
+        must_refuse=True,
+        compare=False,
+        words=("folder", "file", "data", which),
+        cleanup=folder.remove,
+    )
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -1831,32 +1868,58 @@ def network(rng: Random) -> Call:
         "flat": Arg({"city": 3}, _Sizes(), ("flat", "city")),
     }
     made: dict[str, dict[str, Arg]] = {
-        "mlp": {"variables": Arg(flat, _Variables(), ("variables", "smoker", "city")), "name": _one(name, flat), "reads": _reads(list(flat), name), **mlp_options},
+        "mlp": {
+            "variables": Arg(flat, _Variables(), ("variables", "smoker", "city")),
+            "name": _one(name, flat),
+            "reads": _reads(list(flat), name),
+            **mlp_options,
+        },
         "image_network": {
             "variables": Arg(pictures, _Variables(), ("variables", "picture")),
             "name": _one(rng.choice(["picture", "city"]), pictures),
             "image": Arg("picture", Names(["picture"], only_one=True), ("image",)),
-            **width, **kind, **blocks,
+            **width,
+            **kind,
+            **blocks,
         },
         "scene_network": {
             "variables": Arg(pictures, _Variables(), ("variables", "picture", "images")),
             "name": _one("city" if kind["kind"].value == "plain" else rng.choice(["picture", "city"]), pictures),
-            **kind, **width, **hidden,
+            **kind,
+            **width,
+            **hidden,
         },
         "MLP": {**inputs, **output, **mlp_options},
         "StackedMLP": {
             "names": Arg(["city"], _StackNames(["city"], one=False), ("names",)),
-            "members": Arg(2, small, ("members",)), **hidden, "seed": _seed(rng),
+            "members": Arg(2, small, ("members",)),
+            **hidden,
+            "seed": _seed(rng),
         },
         "ImageEncoder": {
-            "image": Arg("picture", Free(), ("image",)), "shape": Arg((1, 16, 16), size, ("shape", "image")),
-            **inputs, **output, **width, **kind, **blocks, **jitter,
+            "image": Arg("picture", Free(), ("image",)),
+            "shape": Arg((1, 16, 16), size, ("shape", "image")),
+            **inputs,
+            **output,
+            **width,
+            **kind,
+            **blocks,
+            **jitter,
         },
         "ImageDecoder": {**inputs, **out_image, **width, **kind, **blocks},
         "UNet": {**sides, **out_image, **width, **hidden},
         "SceneEncoder": {**sides, **output, **width, **hidden},
-        "Pyramid": {**sides, **output, "side": Arg(16, _Side(16), ("side", "images")), **width, "most": Arg(16, small, ("most",)), **blocks, **hidden, **jitter},
-    }  # fmt: skip
+        "Pyramid": {
+            **sides,
+            **output,
+            "side": Arg(16, _Side(16), ("side", "images")),
+            **width,
+            "most": Arg(16, small, ("most",)),
+            **blocks,
+            **hidden,
+            **jitter,
+        },
+    }
     constructor = getattr(pc.networks, which)
 
     @_own_randomness
@@ -1998,9 +2061,18 @@ def misbehaving(rng: Random) -> Call:
         "finite",
     )
     return Call(
-        f"{task} with a network that returns: {way}", lambda given: ask(model, given), {"given": Arg(given, Free())}, check, [model], attacked=False,
-        refuses=True, must_refuse=not right, words=words, compare=False, draws_globally=True,
-    )  # fmt: skip
+        f"{task} with a network that returns: {way}",
+        lambda given: ask(model, given),
+        {"given": Arg(given, Free())},
+        check,
+        [model],
+        attacked=False,
+        refuses=True,
+        must_refuse=not right,
+        words=words,
+        compare=False,
+        draws_globally=True,
+    )
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -2060,33 +2132,68 @@ def initializers(rng: Random) -> Call:
     variables = {"weight": pc.Real(3), "city": pc.Categorical(3)}
     made: dict[str, dict[str, Arg]] = {
         "initial_state": {
-            "model": _model(value), "rows": Arg(3, Count(), ("rows",)), "generator": generator,
-            "known": Arg(None, Groups(value.families, none=True, empty=True), ("known", *value.families)), "fitted": Arg(True, Flag(), ("fitted",)), "again": Arg(False, Flag(), ("again",)),
+            "model": _model(value),
+            "rows": Arg(3, Count(), ("rows",)),
+            "generator": generator,
+            "known": Arg(None, Groups(value.families, none=True, empty=True), ("known", *value.families)),
+            "fitted": Arg(True, Flag(), ("fitted",)),
+            "again": Arg(False, Flag(), ("again",)),
         },
         "random_state": {"model": _model(value), "rows": Arg(3, Count(), ("rows",)), "generator": generator},
         "fit": {
             "model": Arg(copy.deepcopy(model), Is((pc.JointModel,), more=MODELS), ("model", "JointModel")),
-            "data": Arg(pc.Data({k: v[:40] for k, v in value.data.items() if k not in value.latent}), Is((pc.Data,), more=DATA), ("data", "Data", "typo")),
+            "data": Arg(
+                pc.Data({k: v[:40] for k, v in value.data.items() if k not in value.latent}),
+                Is((pc.Data,), more=DATA),
+                ("data", "Data", "typo"),
+            ),
             "seed": _seed(rng),
             "names": Arg([name], Names([name], none=True, empty=True), ("names", "variable", *value.families)),
         },
-        "with_init": {"model": _model(value), "name": place, "init": Arg(None, Is((nn.Module,), none=True, more=(Attack("nn.Linear", lambda: nn.Linear(1, 1), "bad"),)), ("init",))},
+        "with_init": {
+            "model": _model(value),
+            "name": place,
+            "init": Arg(
+                None,
+                Is((nn.Module,), none=True, more=(Attack("nn.Linear", lambda: nn.Linear(1, 1), "bad"),)),
+                ("init",),
+            ),
+        },
         "score": {"model": _model(value), "name": place, "state": states},
-        "draw_group": {"model": _model(value), "name": place, "state": states, "mask": Arg(full[name], Mask(value.families[name], state[name]), ("mask", name)), "generator": generator},
+        "draw_group": {
+            "model": _model(value),
+            "name": place,
+            "state": states,
+            "mask": Arg(full[name], Mask(value.families[name], state[name]), ("mask", name)),
+            "generator": generator,
+        },
         "has_init": {"model": _model(value)},
-        "log_density": {"model": _model(value), "state": states, "mask": Arg(full, _Masks(value.families, state, ()), ("mask", *value.families)), "draws": Arg(4, Count(), ("draws",)), "seed": _seed(rng)},
+        "log_density": {
+            "model": _model(value),
+            "state": states,
+            "mask": Arg(full, _Masks(value.families, state, ()), ("mask", *value.families)),
+            "draws": Arg(4, Count(), ("draws",)),
+            "seed": _seed(rng),
+        },
         "pca": {
-            "variables": Arg(variables, _Variables(), ("variables", "weight")), "name": _one("weight", variables),
-            "reads": Arg(["city"], _Reads(["city"], empty=True), ("reads", "read", "typo", "weight")), "rank": Arg(2, Count(0, 3), ("rank",)),
-            "learned": Arg(True, Flag(), ("learned",)), "redundancy": Arg(1.0, Num(1), ("redundancy",)),
+            "variables": Arg(variables, _Variables(), ("variables", "weight")),
+            "name": _one("weight", variables),
+            "reads": Arg(["city"], _Reads(["city"], empty=True), ("reads", "read", "typo", "weight")),
+            "rank": Arg(2, Count(0, 3), ("rank",)),
+            "learned": Arg(True, Flag(), ("learned",)),
+            "redundancy": Arg(1.0, Num(1), ("redundancy",)),
             "band": Arg(None, Count(none=True, most=0), ("band",)),
         },
         "PCA": {
-            "inputs": Arg({"city": 3}, _Sizes(), ("inputs", "city")), "shape": Arg((1, 4, 4), Shape(), ("shape", "band", "rank")), "rank": Arg(2, Count(0, 4), ("rank",)),
-            "binary": Arg(False, Flag(), ("binary",)), "learned": Arg(True, Flag(), ("learned",)), "redundancy": Arg(1.0, Num(1), ("redundancy",)),
+            "inputs": Arg({"city": 3}, _Sizes(), ("inputs", "city")),
+            "shape": Arg((1, 4, 4), Shape(), ("shape", "band", "rank")),
+            "rank": Arg(2, Count(0, 4), ("rank",)),
+            "binary": Arg(False, Flag(), ("binary",)),
+            "learned": Arg(True, Flag(), ("learned",)),
+            "redundancy": Arg(1.0, Num(1), ("redundancy",)),
             "band": Arg(2, Count(1, 4, none=True), ("band", "rank")),
         },
-    }  # fmt: skip
+    }
     target = getattr(pc.initializers, which)
 
     @_own_randomness
@@ -2144,21 +2251,42 @@ def exact(rng: Random) -> Call:
     begins = Arg(begin, Probabilities(total=False), ("begin",))
     named = Arg(given, kind, ("given", "mask", *value.families))
     made: dict[str, tuple[Any, dict[str, Arg]]] = {
-        "tours": (lambda **o: pc.exact.limiting(finite.tours(**o)), {"given": named, "regeneration": regeneration, "scan": scan, "begin": begins}),
+        "tours": (
+            lambda **o: pc.exact.limiting(finite.tours(**o)),
+            {"given": named, "regeneration": regeneration, "scan": scan, "begin": begins},
+        ),
         "clamped": (lambda given: pc.exact.limiting(finite.clamped(given)[0]), {"given": named}),
         "posterior": (finite.posterior, {"given": named}),
-        "marginal": (finite.marginal, {"p": Arg(begin, Probabilities(), ("p",)), "name": Arg(name, Names([name], only_one=True), ("name", "variable"))}),
+        "marginal": (
+            finite.marginal,
+            {
+                "p": Arg(begin, Probabilities(), ("p",)),
+                "name": Arg(name, Names([name], only_one=True), ("name", "variable")),
+            },
+        ),
         "clamped_gap": (
             pc.exact.clamped_gap,
-            {"finite": Arg(finite, Is((pc.exact.Finite,)), ("finite",)), "names": Arg([name], Names([name], one=False, empty=True), ("names", "variable")), "regeneration": regeneration, "scan": scan},
+            {
+                "finite": Arg(finite, Is((pc.exact.Finite,)), ("finite",)),
+                "names": Arg([name], Names([name], one=False, empty=True), ("names", "variable")),
+                "regeneration": regeneration,
+                "scan": scan,
+            },
         ),
         "enumerate_model": (lambda model: pc.exact.enumerate_model(model).limiting(), {"model": _model(value)}),
-        "sweep": (lambda **o: pc.exact.sweep(**o).matrix(), {"kernel": Arg(finite.kernel, Is((pc.exact.GibbsKernel,)), ("kernel", "Kernel")), "scan": scan}),
+        "sweep": (
+            lambda **o: pc.exact.sweep(**o).matrix(),
+            {"kernel": Arg(finite.kernel, Is((pc.exact.GibbsKernel,)), ("kernel", "Kernel")), "scan": scan},
+        ),
         "Regenerative": (
             lambda **o: pc.exact.limiting(pc.exact.Regenerative(**o)),
-            {"kernel": Arg(finite.kernel, Is((pc.exact.Kernel,)), ("kernel", "Kernel")), "begin": Arg(begin, Probabilities(), ("begin",)), "regeneration": Arg(REGENERATION, Is((pc.Regeneration,)), ("regeneration",))},
+            {
+                "kernel": Arg(finite.kernel, Is((pc.exact.Kernel,)), ("kernel", "Kernel")),
+                "begin": Arg(begin, Probabilities(), ("begin",)),
+                "regeneration": Arg(REGENERATION, Is((pc.Regeneration,)), ("regeneration",)),
+            },
         ),
-    }  # fmt: skip
+    }
     function, args = made[which]
 
     def check(found: Any, _: dict[str, Any]) -> None:

@@ -114,7 +114,7 @@ class Snapshot:
         self.call = call
         self.models = [(m, [t.detach().clone() for t in m.state_dict().values()], self._flags(m)) for m in call.models]
         self.arguments = [(v, _bits(v)) for v in _leaves(list(call.values().values()))]
-        self.random, self.numpy = torch.get_rng_state(), np.random.get_state()[1].copy()
+        self.random, self.numpy = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
         self.settings = self._settings()
 
     @staticmethod
@@ -144,7 +144,7 @@ class Snapshot:
             return "an argument"
         if not self.call.draws_globally and not torch.equal(self.random, torch.get_rng_state()):
             return "the random state of torch"
-        if not np.array_equal(self.numpy, np.random.get_state()[1]):
+        if not np.array_equal(self.numpy, np.random.get_state()[1]):  # noqa: NPY002
             return "the random state of numpy"
         return "" if self.settings == self._settings() else f"settings of torch: {self.settings} to {self._settings()}"
 

@@ -211,9 +211,9 @@ class Count(Kind):
         if self.most < BIG:
             found.append(Attack(str(self.most + 1), lambda: self.most + 1, "bad"))
         if isinstance(valid, int):
-            for kind in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64):
-                if np.iinfo(kind).min <= valid <= np.iinfo(kind).max:
-                    found.append(Attack(f"np.{kind.__name__}({valid})", lambda kind=kind: kind(valid), "same"))
+            kinds = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
+            fits = [kind for kind in kinds if np.iinfo(kind).min <= valid <= np.iinfo(kind).max]
+            found += [Attack(f"np.{kind.__name__}({valid})", lambda kind=kind: kind(valid), "same") for kind in fits]
             found.append(Attack(f"{valid}.5", lambda: valid + 0.5, "bad"))
             found.append(Attack(f"np.float64({valid}.5)", lambda: np.float64(valid + 0.5), "bad"))
             found.append(Attack(f"'{valid}'", lambda: str(valid), "bad"))

@@ -254,9 +254,7 @@ def _given(model: JointModel, name: str, state: Mapping[str, Tensor]) -> tuple[I
     """The initializer of a group, and what it reads of a state."""
     _require_model(model)
     init, read = _init(model, name), model.init_reads(name)
-    if not isinstance(state, Mapping):
-        raise InputError(f"state must be a dictionary by the names of groups, found {shown(state)}")
-    _require_whole(model, "state", state, (name, *read))
+    _require_whole(model, "state", named("state", state), (name, *read))
     return init, model.encode(read, state)
 
 
