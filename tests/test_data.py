@@ -421,7 +421,7 @@ def test_data_frames_of_pandas_and_polars():
 @pytest.mark.parametrize("make", CARRIED.values(), ids=CARRIED)
 def test_questions_keep_the_mask_of_values(make):
     def known(given):
-        return Question.of(MODEL, {"t": given}, None, 1, "fitted").mask["t"].tolist()
+        return Question.of(MODEL, {"t": given}, None, None, "fitted").mask["t"].tolist()
 
     assert known(make()) == known(pc.Observed(make())) == [True, False, True]
     assert known(pc.Observed(make(), [False, True, True])) == [False, False, True]

@@ -277,7 +277,7 @@ def _checked(
 
 def _one_row(model: JointModel, given: Given, mask: Mask) -> tuple[State, Mask]:
     """What is given, one row, and what that clamps; it must not be what is scored."""
-    question = Question.of(model, given, None, 1, "fitted")
+    question = Question.of(model, given, None, None, "fitted")
     known = {name: question.known[name] for name in given}
     if known and len(next(iter(known.values()))) != 1:
         raise InputError("given must have one row, which all rows of the data share")

@@ -40,7 +40,7 @@ from paracond.distributions import Distribution
 from paracond.families import Binary, Real
 from paracond.model import JointModel
 from paracond.training.completion import Augment, Completion, CompletionOptions
-from paracond.training.trainer import Trainer, fingerprint
+from paracond.training.trainer import Trainer, fingerprint, modes_kept
 
 DRAWN, SCORED = 2000, 1000  # rows at a time
 
