@@ -334,6 +334,8 @@ def check_answer(
             for name, p in answer.probabilities.items():
                 own = answer.error.get(name)
                 count = float(answer.diagnostics.tours[row])
+                if not count:
+                    continue  # nothing that it reads is unknown
                 _near(p[row], exact[name], count, None if own is None else own[row], f"{name!r} in row {row}")
 
     return check
@@ -385,7 +387,7 @@ def query(rng: Random) -> Call:
     }
     anew = regeneration if isinstance(regeneration, pc.Regeneration) else value.model.regeneration
     exact = isinstance(start, str)
-    check = check_answer(value, given.value, want, chains, 1, stop if exact else None, anew, scan)
+    check = check_answer(value, dict(given.value), want, chains, 1, stop if exact else None, anew, scan)
     return Call("pc.query", pc.query, args, check, [value.model])
 
 
@@ -417,8 +419,10 @@ def sample(rng: Random) -> Call:
         "progress": Arg(rng.choice([None, False]), Flag(none=True), ("progress",)),
     }
 
+    plain = dict(given.value or {})
+
     def check(state: Any, _: dict[str, Any]) -> None:
-        known = given.value or {}
+        known = plain
         batch = _known(value, known)[2] or count
         assert set(state) == set(value.families), f"groups {sorted(state)}"
         in_family(value, state, batch)
@@ -608,7 +612,7 @@ class _Where(hostile.Kind):
     def judge(self, value: Any, valid: Any) -> str:
         if isinstance(value, list | tuple | range | np.ndarray | Tensor):
             return "fine" if isinstance(value, np.ndarray | Tensor | range) else self._numbers(value)
-        return "fine" if Count(0, self.size - 1).judge(value, valid) != "bad" else "bad"
+        return "fine" if Count(0, self.size - 1).judge(value, None) != "bad" else "bad"
 
     def _numbers(self, value: Any) -> str:
         good = len(value) and all(Count(0, self.size - 1).judge(v, None) != "bad" for v in value)

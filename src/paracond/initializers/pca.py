@@ -105,7 +105,7 @@ class PCA(Network):
             self.readings = nn.Parameter(torch.randn(size, rank) / math.sqrt(size) / 2)  # V^T
             self.log_variance = nn.Parameter(torch.zeros(rank))
         self.log_sigma = nn.Parameter(torch.tensor(math.log(SCALE) / GAIN))
-        self.requires_grad_(learned)
+        self.requires_grad_(self.learned)
 
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         """Return the lower bound of log p_0(x | g), `[batch]`."""
