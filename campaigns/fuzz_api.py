@@ -114,7 +114,7 @@ class Snapshot:
         self.call = call
         self.models = [(m, [t.detach().clone() for t in m.state_dict().values()], self._flags(m)) for m in call.models]
         self.arguments = [(v, _bits(v)) for v in _leaves(list(call.values().values()))]
-        self.random, self.numpy = torch.get_rng_state(), np.random.get_state()[1].copy()
+        self.random, self.numpy = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
         self.settings = self._settings()
 
     @staticmethod
@@ -144,7 +144,7 @@ class Snapshot:
             return "an argument"
         if not self.call.draws_globally and not torch.equal(self.random, torch.get_rng_state()):
             return "the random state of torch"
-        if not np.array_equal(self.numpy, np.random.get_state()[1]):
+        if not np.array_equal(self.numpy, np.random.get_state()[1]):  # noqa: NPY002
             return "the random state of numpy"
         return "" if self.settings == self._settings() else f"settings of torch: {self.settings} to {self._settings()}"
 
@@ -197,11 +197,9 @@ def _made(seed: int, number: int, base: bool) -> tuple[Call, str, str, tuple[str
         label, arg.value, verdict = arg.kind.attack(rng, arg.value)
         labels.append(f"{name}={label}")
         verdicts.append(verdict)
-        if verdict != "same":
-            words += [name, *arg.words]
+        words += [name, *arg.words]
     worst = next((v for v in ("bad", "missing", "fine") if v in verdicts), "same")
-    all_words = words or [w for name in attacked for w in (name, *call.args[name].words)]
-    return call, f"{call.name}({', '.join(labels)})", worst, tuple(all_words)
+    return call, f"{call.name}({', '.join(labels)})", worst, tuple(words)
 
 
 def _run(call: Call) -> tuple[Any, BaseException | None, list[warnings.WarningMessage]]:
@@ -233,7 +231,7 @@ def trial(seed: int, number: int) -> Result:
         foreign = [w for w in caught if not issubclass(w.category, EXPECTED)]
         if foreign:
             return Result("raw", what, f"warning: {foreign[0].category.__name__}: {foreign[0].message!s:.200}")
-        return _judged_value(call, what, verdict, value, seed, number)
+        return _judged_value(call, what, verdict, value, seed, number, snapshot)
     finally:
         if call.cleanup is not None:
             call.cleanup()
@@ -283,7 +281,9 @@ def _judged_error(call: Call, what: str, verdict: str, words: tuple[str, ...], e
     return Result("refused", what, "", error)
 
 
-def _judged_value(call: Call, what: str, verdict: str, value: Any, seed: int, number: int) -> Result:
+def _judged_value(
+    call: Call, what: str, verdict: str, value: Any, seed: int, number: int, snapshot: Snapshot
+) -> Result:
     if verdict == "bad" or call.must_refuse:
         return Result("silent", what, f"returned: {_brief(value)}")
     if call.check is not None and verdict == "same":
@@ -292,26 +292,26 @@ def _judged_value(call: Call, what: str, verdict: str, value: Any, seed: int, nu
         except AssertionError as wrong:
             return Result("silent", what, f"wrong: {wrong}")
     if verdict == "same" and call.compare and "()" not in what:
-        base, *_ = _made(seed, number, base=True)
-        try:
-            right, error, _ = _run(base)
-        finally:
-            if base.cleanup is not None:
-                base.cleanup()
+        right, error = _plain(seed, number, snapshot)
         if error is None and not _same(value, right):
             return Result("silent", what, "other bits than for the plain values")
     if verdict == "missing":
-        return _judged_missing(call, what, value, seed, number)
+        right, error = _plain(seed, number, snapshot)  # the answer must differ
+        if error is None and call.compare and _same(value, right):
+            return Result("silent", what, "masked values are taken as observed")
     return Result("ok", what)
 
 
-def _judged_missing(call: Call, what: str, value: Any, seed: int, number: int) -> Result:
-    """A masked value must not be taken as known: the answer must differ from that for the plain values, or not use it."""
+def _plain(seed: int, number: int, snapshot: Snapshot) -> tuple[Any, BaseException | None]:
+    """What the valid call of a trial returns, from the same random state."""
     base, *_ = _made(seed, number, base=True)
-    right, error, _ = _run(base)
-    if error is None and call.compare and _same(value, right):
-        return Result("silent", what, "masked values are taken as observed")
-    return Result("ok", what)
+    torch.set_rng_state(snapshot.random)
+    try:
+        right, error, _ = _run(base)
+    finally:
+        if base.cleanup is not None:
+            base.cleanup()
+    return right, error
 
 
 def _brief(value: Any) -> str:

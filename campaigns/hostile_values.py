@@ -211,9 +211,9 @@ class Count(Kind):
         if self.most < BIG:
             found.append(Attack(str(self.most + 1), lambda: self.most + 1, "bad"))
         if isinstance(valid, int):
-            for kind in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64):
-                if np.iinfo(kind).min <= valid <= np.iinfo(kind).max:
-                    found.append(Attack(f"np.{kind.__name__}({valid})", lambda kind=kind: kind(valid), "same"))
+            kinds = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
+            fits = [kind for kind in kinds if np.iinfo(kind).min <= valid <= np.iinfo(kind).max]
+            found += [Attack(f"np.{kind.__name__}({valid})", lambda kind=kind: kind(valid), "same") for kind in fits]
             found.append(Attack(f"{valid}.5", lambda: valid + 0.5, "bad"))
             found.append(Attack(f"np.float64({valid}.5)", lambda: np.float64(valid + 0.5), "bad"))
             found.append(Attack(f"'{valid}'", lambda: str(valid), "bad"))
@@ -399,6 +399,10 @@ class Names(Kind):
             return "fine" if self.one and value in self.names else "bad"
         if self.only_one:
             return "bad"
+        if isinstance(value, list | tuple | set | dict) or hasattr(value, "columns"):
+            names = list(value)
+            if names and all(isinstance(name, str) and name in self.names for name in names):
+                return "fine"
         if isinstance(value, list | tuple | set) and not value:
             return "fine" if self.empty else "bad"
         return "bad" if not (self.empty and _is_empty(value)) else "fine"
@@ -742,7 +746,7 @@ class Mask(Kind):
             Attack("twos", lambda: torch.full(full.shape, 2), "bad"),
             Attack("words", lambda: full.numpy().astype(str), "bad"),
             Attack("objects with None", lambda: np.full(full.shape, None, dtype=object), "bad"),
-            Attack("one more axis", lambda: full.unsqueeze(-1), "bad"),
+            Attack("two more axes", lambda: full[..., None, None], "bad"),
             Attack("three times as many rows", lambda: full.repeat(3, *[1] * (full.ndim - 1)), "bad"),
             Attack("empty", lambda: torch.zeros(0, dtype=torch.bool), "bad"),
             Attack("a set", lambda: {True}, "bad"),
@@ -783,6 +787,7 @@ class Probabilities(Kind):
     """A distribution over states, or another table of numbers that are at least zero."""
 
     total: bool = True  # whether it must sum to one
+    shaped: bool = True  # whether another argument says its shape
 
     def own(self, valid: Tensor) -> list[Attack]:
         return [
@@ -790,8 +795,8 @@ class Probabilities(Kind):
             Attack("-1 inside", lambda: _put(valid, -1.0), "bad"),
             Attack("inf inside", lambda: _put(valid, math.inf), "bad"),
             Attack("twice", lambda: valid * 2, "bad" if self.total else "fine"),
-            Attack("flat", lambda: valid.flatten()[1:], "bad"),
-            Attack("one more axis", lambda: valid.unsqueeze(0), "bad"),
+            Attack("flat", lambda: valid.flatten()[1:], "bad" if self.shaped or self.total else "fine"),
+            Attack("one more axis", lambda: valid.unsqueeze(0), "bad" if self.shaped else "fine"),
             Attack("complex", lambda: valid.to(torch.complex128), "bad"),
             Attack("words", lambda: valid.numpy().astype(str), "bad"),
             Attack("numpy", valid.numpy, "same"),

@@ -35,10 +35,11 @@ def test_a_trial_can_be_repeated_alone():
 
 def judged(function, arg, verdict, label="pc.it(rows=...)"):
     call = Call("pc.it", function, {"rows": arg})
+    snapshot = fuzz_api.Snapshot(call)
     value, error, _ = fuzz_api._run(call)
     if error is not None:
         return fuzz_api._judged_error(call, label, verdict, ("rows",), error).outcome
-    return fuzz_api._judged_value(call, label, verdict, value, 0, 0).outcome
+    return fuzz_api._judged_value(call, label, verdict, value, 0, 0, snapshot).outcome
 
 
 def raising(error):

@@ -181,3 +181,12 @@ def test_a_run_with_checkpoints_refuses_wrong_arguments(options, word):
     with pytest.raises(pc.InputError, match=word):
         fit(**{"learner": learner, "steps": 1} | options)
     assert learner.step_count == 0
+
+
+def test_labels_are_kept_of_data_alone():
+    data = pc.Data({"x": torch.zeros(4, 2), "c": torch.tensor([0, 1, 0, 1])})
+    with pytest.raises(pc.InputError, match="data must be"):
+        pc.datasets.keep_labels({"c": [0, 1]}, 1)
+    with pytest.raises(pc.InputError, match="count"):
+        pc.datasets.keep_labels(data, True)
+    assert pc.initializers.PCA({"b": 3}, (3,), 1, learned=np.bool_(True)).learned is True

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paracond.data import Data, InputError, one_of, seeded
+from paracond.data import Data, InputError, one_of, seeded, shown
 from paracond.datasets import idx
 
 ENVIRONMENT = "PARACOND_DATA"
@@ -132,6 +132,8 @@ def keep_labels(data: Data, count: int, seed: int = 0) -> Data:
     count: the number of labels to keep.
     seed: fixes which ones are kept.
     """
+    if not isinstance(data, Data):
+        raise InputError(f"data must be Data(values, mask), found {shown(data)}")
     if "c" not in data.state:
         raise InputError(f"cannot keep labels: the data has no 'c', only {', '.join(data.state)}")
     value = data.state["c"].cpu()
@@ -139,8 +141,8 @@ def keep_labels(data: Data, count: int, seed: int = 0) -> Data:
         raise InputError(f"labels of 'c' must be integers [rows], found {value.dtype} {list(value.shape)}")
     generator = seeded(seed)
     rows = data.mask["c"].cpu().nonzero().squeeze(1)
-    if not isinstance(count, Integral) or not 0 <= count <= len(rows):
-        raise InputError(f"the number of labels to keep must be in 0..{len(rows)}, found {count}")
+    if not isinstance(count, Integral) or isinstance(count, bool) or not 0 <= count <= len(rows):
+        raise InputError(f"count: the number of labels to keep must be in 0..{len(rows)}, found {shown(count)}")
     rows = rows[torch.randperm(len(rows), generator=generator)]
     classes, label, sizes = value[rows].unique(return_inverse=True, return_counts=True)
     grouped = label.argsort(stable=True)  # class after class, at random within each
@@ -203,8 +205,8 @@ def _locate(source: Source, names: tuple[str, str], folder: str | os.PathLike[st
 
 def _given(source: Source, names: tuple[str, str], folder: Path) -> tuple[Path, Path]:
     """Find both files in the folder of the caller, or in the data set's own folder within it. Nothing is downloaded."""
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder} for {source.title}")
+    if not os.path.isdir(folder):  # also where the name is too long
+        raise InputError(f"there is no folder {folder!s:.120} for {source.title}")
     for place in (folder / source.name, folder):
         first, second = (_find(place, name) for name in names)
         if first and second:

@@ -150,6 +150,7 @@ def log_density(model: JointModel, state: State, mask: Mask, draws: int, seed: i
     """
     _require_model(model)
     at_least({"draws": (draws, 1)})
+    seeded(seed)
     state, mask = named("state", state), named("mask", mask)
     _require_whole(model, "state", state, model.variables)
     for name in model.variables:
@@ -189,10 +190,10 @@ def fit(model: JointModel, data: Data, seed: int = 0, names: Sequence[str] | Non
     if not isinstance(data, Data):
         raise InputError(f"data must be Data(values, mask), found {shown(data)}")
     seeded(seed)
-    names = None if names is None else names_of("names", names)
-    model.check_names(names or ())
+    chosen = model.names if names is None else names_of("names", names)
+    model.check_names(chosen)
     values, mask = model.validate(data.state, data.mask)
-    for name in [n for n in model.names if model.conditional(n).init is not None and (not names or n in names)]:
+    for name in [n for n in model.names if model.conditional(n).init is not None and n in chosen]:
         reads = model.init_reads(name)
         known = torch.stack([mask[k].reshape(len(data), -1).all(1) for k in (name, *reads)]).all(0)
         rows = {k: values[k][known] for k in (name, *reads)}
@@ -253,9 +254,7 @@ def _given(model: JointModel, name: str, state: Mapping[str, Tensor]) -> tuple[I
     """The initializer of a group, and what it reads of a state."""
     _require_model(model)
     init, read = _init(model, name), model.init_reads(name)
-    if not isinstance(state, Mapping):
-        raise InputError(f"state must be a dictionary by the names of groups, found {shown(state)}")
-    _require_whole(model, "state", state, (name, *read))
+    _require_whole(model, "state", named("state", state), (name, *read))
     return init, model.encode(read, state)
 
 

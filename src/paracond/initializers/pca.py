@@ -105,7 +105,7 @@ class PCA(Network):
             self.readings = nn.Parameter(torch.randn(size, rank) / math.sqrt(size) / 2)  # V^T
             self.log_variance = nn.Parameter(torch.zeros(rank))
         self.log_sigma = nn.Parameter(torch.tensor(math.log(SCALE) / GAIN))
-        self.requires_grad_(learned)
+        self.requires_grad_(self.learned)
 
     def score(self, value: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         """Return the lower bound of log p_0(x | g), `[batch]`."""
@@ -124,7 +124,7 @@ class PCA(Network):
         """Set the parameters to the maximum of log p_0, by subspace iteration. Training does not change them then."""
         whole, rank = value.flatten(1).to(self.means.dtype), len(self.directions)
         if len(whole) <= rank:
-            raise InputError(f"{rank} directions need more than {rank} examples, found {len(whole)}")
+            raise InputError(f"data: {rank} directions need more than {rank} known rows of a group, found {len(whole)}")
         x = self._kept(whole)
         given = torch.cat([torch.ones_like(x[:, :1]), *[others[n].flatten(1).to(x.dtype) for n in self.names]], 1)
         self.means.copy_(torch.linalg.pinv(given.T @ given, hermitian=True) @ (given.T @ x))

@@ -95,6 +95,6 @@ def _device(device: torch.device | str) -> torch.device:
         found = torch.device(device)
     except (TypeError, RuntimeError):
         raise InputError(f'device must be one of torch, such as "cpu" or "cuda", found {shown(device)}') from None
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if found.type == "meta" or (found.type == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"device: there is no {found} on this machine")
     return found

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from paracond.data import at_least
+from paracond.data import at_least, true_or_false
 from paracond.runtime.progress import track
 
 Info = TypeVar("Info")
@@ -31,6 +31,8 @@ class Stepwise(ABC, Generic[Info, Result]):
     def run(self, steps: int, progress: bool | None = None) -> Iterator[Info]:
         """Do `steps` updates, yielding after each."""
         at_least({"steps": (steps, 0)})
+        if progress is not None:
+            true_or_false("progress", progress)
         for _ in track(range(steps), "learning", progress):
             yield self.step()
         self.finish()
