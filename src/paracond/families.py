@@ -355,7 +355,7 @@ class Truncated(Family):
     group returns the locations of the Gaussians `[batch, *shape]`; with scale="element", locations and log-scales
     `[batch, 2, *shape]`. A location may be beyond a limit: the density then falls off from it.
 
-    Scale the values to a standard deviation of about 1, for the networks that read them. The limits are then scaled too.
+    Scale the values to a standard deviation of about 1, for the networks that read them, and the limits with them.
 
     shape: the shape of one value, without the batch: a number, a tuple, or () for a scalar.
     support: (low, high), the limits of the values. One of them may be None: (0, None) is for positive numbers.
@@ -363,7 +363,8 @@ class Truncated(Family):
     initial_scale: the standard deviation before learning. The default is 0.03 for standard deviations near 1, or the
         same share of half the width of the support.
     floor: the smallest standard deviation; 0.001 in the same way.
-    ceiling: the largest standard deviation; 2 in the same way.
+    ceiling: the largest standard deviation; 5 in the same way. It is that of the whole Gaussian, of which the support
+        may show only a flank.
     """
 
     support: tuple[float | None, float | None] = (None, None)
@@ -375,7 +376,7 @@ class Truncated(Family):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_support(self.support)
-        for what, share in (("initial_scale", 0.03), ("floor", 1e-3), ("ceiling", CEILING)):
+        for what, share in (("initial_scale", 0.03), ("floor", 1e-3), ("ceiling", 5.0)):
             if getattr(self, what) == AUTO:
                 object.__setattr__(self, what, share * self.unit)
         _check_scale("Truncated", self.scale)
@@ -398,7 +399,7 @@ class Truncated(Family):
     @property
     def reach(self) -> float:
         """How far locations are from the middle of the support, or from 0 if it has no end."""
-        return REACH * self.ceiling if None in self.support else 2 * self.unit
+        return 2 * (self.ceiling if None in self.support else self.unit)
 
     @property
     def output_shape(self) -> Shape:
