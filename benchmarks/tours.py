@@ -40,7 +40,7 @@ class KnownJoint:
         "a": pc.Binary(()),
         "b": pc.Categorical(3),
         "d": pc.Binary(()),
-        "g": pc.Real((), initial_scale=1.0),
+        "g": pc.Real((), initial_scale=1.0, ceiling=None),
     }
 
     def __init__(self, seed: int):
