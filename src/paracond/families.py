@@ -377,7 +377,8 @@ class Truncated(Family):
     initial_scale: the standard deviation before learning. The default is 0.03 for standard deviations near 1, or the
         same share of half the width of the support.
     floor: the smallest standard deviation; 0.001 in the same way.
-    ceiling: the largest standard deviation; 2 in the same way.
+    ceiling: the largest standard deviation; 5 in the same way. It is that of the whole Gaussian, of which the support
+        may show only a flank.
     """
 
     support: tuple[float | None, float | None] = (None, None)
@@ -389,7 +390,7 @@ class Truncated(Family):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_support(self.support)
-        for what, share in (("initial_scale", 0.03), ("floor", 1e-3), ("ceiling", CEILING)):
+        for what, share in (("initial_scale", 0.03), ("floor", 1e-3), ("ceiling", 5.0)):
             if getattr(self, what) == AUTO:
                 object.__setattr__(self, what, share * self.unit)
         _check_scale("Truncated", self.scale)
@@ -412,7 +413,7 @@ class Truncated(Family):
     @property
     def reach(self) -> float:
         """How far locations are from the middle of the support, or from 0 if it has no end."""
-        return REACH * self.ceiling if None in self.support else 2 * self.unit
+        return 2 * (self.ceiling if None in self.support else self.unit)
 
     @property
     def output_shape(self) -> Shape:
