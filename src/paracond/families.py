@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paracond.data import MOST, InputError, shown
+from paracond.data import MOST, InputError, as_float, shown
 from paracond.distributions import LOG_2PI, Bernoulli, Distribution, Gaussian, Softmax, TruncatedGaussian
 from paracond.serialization import class_named, name_of
 from paracond.streams import Generator, integers, normal, uniform
@@ -292,9 +292,13 @@ class Real(Family):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bounds is not None and self.bounds != AUTO:
+        if not (self.bounds is None or _is_auto(self.bounds)):
             _check_interval("bounds of Real", self.bounds)
         _check_scale("Real", self.scale)
+        for what in ("initial_scale", "floor", "ceiling"):
+            number = getattr(self, what)
+            if not (what == "ceiling" and (number is None or _is_auto(number))):
+                object.__setattr__(self, what, as_float(f"{what} of Real", number))
         if not self.initial_scale > self.floor > 0:
             raise InputError(f"Real needs initial_scale > floor > 0, found {self.initial_scale} and {self.floor}")
         if self.scale == "element":
@@ -490,10 +494,11 @@ def _shared_scale(scale: str | float, event_shape: Shape) -> dict[str, Tensor]:
 
 
 def _check_scale(family: str, scale: Any) -> None:
-    fixed = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if not (fixed and 0 < float(scale) < math.inf) and scale not in ("element", "coordinate", "learned"):
+    word = isinstance(scale, str) and scale in ("element", "coordinate", "learned")
+    fixed = isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < math.inf
+    if not (word or fixed):
         raise InputError(
-            f'scale of {family} must be "element", "coordinate", "learned" or a positive number, found {scale!r}'
+            f'scale of {family} must be "element", "coordinate", "learned" or a positive number, found {shown(scale)}'
         )
 
 
@@ -510,7 +515,7 @@ def _check_unit(name: str, known: Tensor, reach: float, own: str) -> None:
 def _check_interval(what: str, found: Any) -> None:
     """Refuse what is not a low and a high number."""
     if not (isinstance(found, tuple) and len(found) == 2 and all(map(_is_number, found)) and found[0] < found[1]):
-        raise InputError(f"{what} are a low and a high number, found {found!r}")
+        raise InputError(f"{what} are a low and a high number, found {shown(found)}")
 
 
 def _check_support(found: Any) -> None:
@@ -524,6 +529,10 @@ def _check_support(found: Any) -> None:
 
 def _is_number(found: Any) -> bool:
     return isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found)
+
+
+def _is_auto(found: object) -> bool:
+    return isinstance(found, str) and found == AUTO
 
 
 def is_class(family: Family) -> bool:
