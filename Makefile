@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-gpu lint docs clean
+.PHONY: demo test test-gpu lint docs fuzz faults calibration clean
 demo: .venv/installed
 	$(BIN)/paracond demo
 
@@ -11,6 +11,19 @@ test: .venv/developed lint
 
 test-gpu:  # where there is a CUDA device, with whatever python has torch for it
 	PYTHONPATH=src:tests:$$PYTHONPATH $(PYTHON) -m pytest -m gpu tests
+
+# Seeded campaigns, about ten minutes each on an idle core. SEED=7 makes other trials; results/trust.json has the numbers.
+SEED ?= 0
+CAMPAIGN := OMP_NUM_THREADS=1 PYTHONPATH=campaigns $(BIN)/python campaigns
+fuzz: .venv/developed
+	$(CAMPAIGN)/fuzz_api.py --seed $(SEED)
+	$(CAMPAIGN)/fuzz_cli.py --seed $(SEED)
+
+faults: .venv/developed
+	$(CAMPAIGN)/faults.py --seed $(SEED) damage kills writers full hostile
+
+calibration: .venv/developed
+	$(CAMPAIGN)/calibration.py --seed $(SEED)
 
 lint: .venv/developed
 	$(BIN)/ruff check .

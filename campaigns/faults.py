@@ -35,6 +35,8 @@ from hostile_folders import KINDS, NORMAL, Kind, attack_checkpoint
 
 import paracond as pc
 from paracond import serialization
+from paracond.cli.given import coordinate_names
+from paracond.experiments.common.names import write_names
 from paracond.experiments.common.results import Metric
 from paracond.model import FORMAT as MODEL
 from paracond.training import checkpoints
@@ -203,16 +205,15 @@ def damage(count: int, seconds: float, seed: int, folder: Path) -> list[Metric]:
     saved = learner_of(3)
     saved.fit(9, progress=False)
     saved.save(places["run"])
-    for place in places.values():
-        (place / "names.json").write_text('{"c": ["a", "b", "c"]}')  # a file of others is left alone
+    write_names(places["one"], {"z": ["a", "b", "c"]})
     before = picture(learner.state_dict())
-    files = [path for place in places.values() for path in sorted(place.iterdir()) if path.name != "names.json"]
+    files = [path for place in places.values() for path in sorted(place.iterdir())]
     for number in trials(count, seconds):
         path = chance.choice(files)
         payload = path.read_bytes()
         changed, what = damaged(payload, chance)
         path.write_bytes(changed)
-        work = learner.resume if path.parent == places["run"] else pc.JointModel.load
+        work = learner.resume if path.parent == places["run"] else load_with_names
         tally.add(*outcome(lambda: work(path.parent), f"seed {seed}, trial {number}: {what} of {path.name}"))
         path.write_bytes(payload)
         if learner.step_count or (number % 50 == 0 and picture(learner.state_dict()) != before):
@@ -225,6 +226,12 @@ def damage(count: int, seconds: float, seed: int, folder: Path) -> list[Metric]:
     learner.resume(places["run"])
     print(tally)
     return [Metric("damaged_files", tally.total, "higher"), Metric("damaged_silent", tally.failures, "lower", goal=0)]
+
+
+def load_with_names(folder: Path) -> None:
+    """Load a model as the command line does. (First weights, which the file replaces, are drawn by torch's source.)"""
+    with torch.random.fork_rng(devices=[]):
+        coordinate_names(folder, pc.JointModel.load(folder))
 
 
 def outcome(work: Callable[[], Any], reproducer: str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from test_datasets import real
 import paracond as pc
 from paracond.cli import files, pictures, polarity
 from paracond.cli import main as cli
+from paracond.experiments.common.names import write_names
 from paracond.experiments.common.results import choose_device
 
 QUICK = ["--sweeps", "1", "--device", "cpu"]
@@ -266,6 +267,16 @@ def test_arrays_of_all_kinds_are_read(tmp_path):
 def test_names_of_coordinates_are_checked(text, message, saved):
     Path("saved/names.json").write_text(text, errors="surrogateescape")
     refused(message, "sample", "saved", *QUICK)
+
+
+@pytest.mark.parametrize("place", [25, 60, 100, -30])
+def test_a_changed_character_of_sealed_names_is_refused(place, saved):
+    write_names(Path("saved"), {"a": ["one", "two", "three", "four"]})
+    drawn("--given", "a[two]=1")
+    text = Path("saved/names.json").read_text()
+    at = place % len(text)
+    Path("saved/names.json").write_text(f"{text[:at]}{'x' if text[at] != 'x' else 'y'}{text[at + 1 :]}")
+    refused("names", "sample", "saved", *QUICK)
 
 
 # --- what is written --------------------------------------------------------------------------------------------------

@@ -299,7 +299,8 @@ def test_the_model_of_the_repository_can_be_asked(tmp_path):
     given = "c[Male]=" + ",".join(map(str, male))
     where = ["--device", "cpu", "--out", str(tmp_path)]
     cli.main(["sample", str(folder), "--given", given, "--sweeps", "2", *where])
-    model, index = pc.JointModel.load(folder), json.loads((folder / "names.json").read_text())["c"].index("Male")
+    names = json.loads((folder / "names.json").read_text())["names"]["c"]
+    model, index = pc.JointModel.load(folder), names.index("Male")
     drawn = {name: torch.as_tensor(value) for name, value in np.load(tmp_path / "samples.npz").items()}
     assert drawn["x"].shape == (16, 3, 64, 64) and drawn["c"][:, index].tolist() == male
     read = pc.query(model, {"x": tasks.shown(model, drawn)}, ["c"]).probabilities["c"][:, index]

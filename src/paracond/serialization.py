@@ -350,6 +350,15 @@ def _version(path: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
+def read_json(path: Path, expected_format: str) -> dict:
+    """Read the object of a JSON file by itself. One with a "format" must have a digest; a user's own has neither."""
+    payload = _contents(path, MOST_BYTES)
+    found = _parsed(payload, path)
+    if "format" in found:
+        _require_undamaged(found, payload, path, [expected_format])
+    return {key: value for key, value in found.items() if key != "digest"}
+
+
 def require_finite(tensors: Mapping[str, Tensor], where: str) -> None:
     """Refuse NaN and infinite values, by the name of the tensor."""
     for name, tensor in tensors.items():

@@ -26,9 +26,9 @@ from paracond.cli import files, polarity
 from paracond.cli.pictures import is_picture
 from paracond.data import InputError, at_least
 from paracond.experiments.common.config import Device
+from paracond.experiments.common.names import NAMES, NAMES_FORMAT
 from paracond.experiments.common.results import choose_device
 
-NAMES = "names.json"
 COORDINATE = re.compile(r"([^\[\]]+)\[([^\[\]]+)\]")
 PLACE = re.compile(r"[0-9]{1,9}")
 NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
@@ -97,7 +97,10 @@ def coordinate_names(folder: Path, model: pc.JointModel) -> dict[str, list[str]]
     path = folder / NAMES
     if not path.exists():
         return {}
-    found = serialization._parsed(serialization._contents(path, serialization.MOST_BYTES), path)
+    read = serialization.read_json(path, NAMES_FORMAT)
+    found = read.get("names") if "format" in read else read
+    if not isinstance(found, dict):
+        raise InputError(f"{path} must have an object of names by group, found {found!r:.80}")
     for name, called in found.items():
         if name not in model.variables:
             raise InputError(f"{path} names {name!r:.80}, which is no group of the model")

@@ -113,7 +113,8 @@ def _run(prog: str, entry: Entry, words: list[str], is_experiment: bool) -> None
 
 def _stop(why: object) -> NoReturn:
     """End with one line, whatever signs the words of the user hold."""
-    text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(why))
+    words = str(why).replace("resume=True", "--resume")  # as options are called here
+    text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in words)
     sys.exit(f"paracond: {text if len(text) <= MOST_SIGNS else text[:MOST_SIGNS] + '...'}")
 
 

@@ -5,7 +5,6 @@ This module trains the model. `directions` has the measures.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ import paracond as pc
 from paracond.data import InputError
 from paracond.experiments.common.config import check_sizes
 from paracond.experiments.common.milestones import Milestones, train
+from paracond.experiments.common.names import write_names
 from paracond.experiments.common.pictures import curve
 from paracond.experiments.common.results import Outcome
 from paracond.experiments.faces.directions import DIRECTIONS, TRIAL, progress
@@ -45,7 +45,7 @@ def keep(model: pc.JointModel, runner: FacesRunner) -> None:
     """Save the model in files of at most 8 MiB, with the names of its attributes for the command line."""
     folder = runner.config.out / "model"
     model.save(folder, dtype=torch.bfloat16, max_bytes=8 * 2**20)
-    (folder / "names.json").write_text(json.dumps({"c": list(runner.names)}))
+    write_names(folder, {"c": runner.names})
 
 
 def chosen(config: Config) -> Design:
