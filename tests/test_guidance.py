@@ -69,7 +69,7 @@ def test_no_weight_is_the_model_and_all_else_is_shared():
         ("c", [3], 1, r"coordinates 0 to 2, found \[3\]"),
         ("c", [0.5], 1, r"coordinates 0 to 2"),
         ("c", torch.ones(2, dtype=torch.bool), 1, r"shape \[3\], found \[2\]"),
-        ("c", [0], -1, r"0 or more, found -1"),
+        ("c", [0], -1, r"from 0 to 1e.06, found -1"),
         ("c", ["Hat"], 1, r"where must be numbers of coordinates of 'c'"),
         ("c", [], 1, r"`where` is empty: pass at least one coordinate of 'c'"),
         ("q", [0], 1, r"'q'"),
@@ -157,9 +157,9 @@ def test_rows_that_show_what_they_were_told_are_left_alone():
     ("change", "message"),
     [
         ({"name": "q"}, "unknown variable 'q'"),
-        ({"state": {"a": torch.zeros(2, 2)}}, "state lacks 'c'"),
+        ({"state": {"a": torch.zeros(2, 2)}}, "the state lacks c"),
         ({"change": torch.ones(1, 4)}, r"'c' must have shape \[batch, 3\], found"),
-        ({"weight": True}, "0 or more, found True"),
+        ({"weight": True}, "from 0 to 1e.06, found True"),
     ],
 )
 def test_bad_edits_name_what_is_wrong(change, message):

@@ -621,7 +621,7 @@ def test_train_in_time_boxes_then_sample_and_classify(folder, capsys, monkeypatc
         (["sample", "{model}", "--given", "c=1", "--seen", "top"], "--seen top needs a picture among what is given"),
         (["sample", "{model}", "--seen", "middle", "--given", "x=0"], "--seen is one of all, top, .* found 'middle'"),
         (["sample", "{model}", "--seen", "large.png", "--given", "x=0"], r"--seen=large.png has \[5, 7\] pixels"),
-        (["sample", "{model}", "--guidance", "-1"], "weight of guidance must be a number, 0 or more, found -1"),
+        (["sample", "{model}", "--guidance", "-1"], "weight of guidance must be a number from 0 to 1e.06, found -1"),
         (["sample", "{model}", "--edit", "z[0]=1,0,1", "--rows", "2"], "--edit has 3 values of 'z' for 2 rows"),
         (["sample", "{model}", "--rows", "-3"], "--rows must be a whole number, at least 1, found -3"),
         (["sample", "{model}", "--given", "x=bad.npy"], "x=bad.npy cannot be read"),

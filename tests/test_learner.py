@@ -700,5 +700,5 @@ def test_an_initializer_is_fitted_exactly(size):
     before = [p.clone() for p in init.parameters()]
     learner_of(model, pc.Data({"x": x, "c": c}), batch_size=16).fit(5)
     assert all(torch.equal(a, b) for a, b in zip(before, init.parameters(), strict=True))
-    with pytest.raises(pc.InputError, match="3 directions need more than 3 examples, found 2"):
+    with pytest.raises(pc.InputError, match="3 directions need more than 3 known rows of a group, found 2"):
         pc.initializers.fit(model, pc.Data({"x": x[:2], "c": c[:2]}))

@@ -177,7 +177,7 @@ def test_a_schedule_that_leaves_the_rates_is_refused_before_anything_changes(bad
     made.fit(5)
     before, random = everything(made), made.generator.get_state()
     what = "learning_rate of 'c'" if each else "learning_rate"
-    with pytest.raises(pc.InputError, match=f"{what} must be a number, 0 or more, found {bad!r} at step 5"):
+    with pytest.raises(pc.InputError, match=f"{what} at step 5 must be a number, .*found {bad!r}"):
         made.step()
     assert_same(everything(made), before)
     assert torch.equal(made.generator.get_state(), random)
@@ -230,7 +230,7 @@ def test_contrastive_divergence_takes_a_step_back_and_refuses_rates():
 
     learner = made(learning_rate=lambda step: 0.1 if step < 2 else math.nan)
     learner.fit(2)
-    with pytest.raises(pc.InputError, match="learning_rate must be a number, 0 or more, found nan at step 2"):
+    with pytest.raises(pc.InputError, match=r"learning_rate at step 2 must be a number, .*found nan"):
         learner.step()
     learner = made(optimiser=lambda parameters: torch.optim.SGD(parameters, lr=math.inf))
     before = [p.clone() for p in learner.parameters]

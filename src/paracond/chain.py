@@ -302,12 +302,7 @@ class Chain:
         return {name: value.clone() for name, value in recorder.state.items()}
 
     def _validated(self, state: State) -> State:
-        state = named("state", state)
-        missing = [name for name in self.model.names if name not in state]
-        if missing:
-            hint = "initializers.initial_state(model, rows, generator) draws a whole one"
-            raise InputError(f"the state lacks {', '.join(missing)}; {hint}")
-        values, _ = self.model.validate(state)
+        values = self.model.whole_state(state)
         batch = row_count(values)
         for name, mask in self.clamp.items():
             if len(mask) not in (1, batch):

@@ -84,6 +84,7 @@ def compose(
         raise InputError(f"regeneration must be Regeneration(rate, warmup), found {shown(regeneration)}")
     if not models and not groups:
         raise InputError("compose needs at least one model or group, found none")
+    _require_alike(models)
     learned, context = _renamed(models), {name: Context(family, None) for name, family in given.items()}
     for prefix, model in models.items():
         context |= {f"{prefix}.{name}": group for name, group in model.context.items()}
@@ -103,6 +104,14 @@ def each_a(what: str, found: Mapping | None, kind: Any) -> dict[str, Any]:
             article = "an" if kind.__name__[0] in "AEIO" else "a"
             raise InputError(f"{name!r} of {what} must be {article} {kind.__name__}, found {shown(value)}")
     return values
+
+
+def _require_alike(models: Mapping[str, JointModel]) -> None:
+    """Refuse models of several types, or on several devices: what one returns, others could not read."""
+    kinds = {f"{model.dtype} on {model.device}".removeprefix("torch."): prefix for prefix, model in models.items()}
+    if len(kinds) > 1:
+        found = " and ".join(f"{prefix!r} has {kind}" for kind, prefix in kinds.items())
+        raise InputError(f"models must have weights of one type on one device, but {found}: convert them by model.to()")
 
 
 def _longest(models: Iterable[JointModel]) -> Regeneration | None:

@@ -90,11 +90,13 @@ class Conditional(nn.Module):
         """Refuse what a network may not return: a row for every row that it read, of the family's shape."""
         read = next(iter(others.values()), None)
         plain = isinstance(output, Tensor) and output.is_floating_point() and output.layout == torch.strided
+        plain = plain and output.device == (output.device if read is None else read.device)
         rows = output.shape[:1] if read is None and plain else () if read is None else read.shape[:1]
         if not (plain and output.ndim and tuple(output.shape) == (*rows, *self.family.output_shape)):
             wanted = ", ".join([*map(str, rows or ["batch"]), *map(str, self.family.output_shape)])
             found = f"{output.dtype} {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-            found = found if plain or not isinstance(output, Tensor) else f"{found} ({output.layout})"
+            if isinstance(output, Tensor) and not plain:
+                found += f" ({output.layout} on {output.device})"
             raise InputError(
                 f"{type(self.network).__name__} must return [{wanted}] for {self.family}, found {found}".replace(
                     "torch.", ""

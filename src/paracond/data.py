@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -201,15 +201,22 @@ def seeded(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
 def at_least(numbers: Mapping[str, tuple[int, int]], most: int = MOST) -> None:
     """Refuse arguments that are not whole numbers, too small or too large: `{argument: (found, least)}`."""
     for what, (found, least) in numbers.items():
-        if not isinstance(found, Integral) or isinstance(found, bool) or found < least:
-            raise InputError(f"{what} must be a whole number, at least {least}, found {shown(found)}")
-        if found > most:
-            raise InputError(f"{what} must be at most {most:,}, found {shown(found)}")
+        as_count(what, found, least, most)
+
+
+def as_count(what: str, found: Any, least: int = 1, most: int = MOST) -> int:
+    """A whole number, or refuse it. Those of numpy become plain: with 8 bits, products of them would be wrong."""
+    if not isinstance(found, Integral) or isinstance(found, bool) or int(found) < least:
+        raise InputError(f"{what} must be a whole number, at least {least}, found {shown(found)}")
+    if int(found) > most:
+        raise InputError(f"{what} must be at most {most:,}, found {shown(found)}")
+    return int(found)
 
 
 def as_float(what: str, found: Any, kind: str = "a number") -> float:
     """A finite number, or refuse it; `what` is the name of the argument, `kind` what it must be."""
-    if isinstance(found, (Tensor, np.ndarray)) and found.ndim == 0:
+    plain = isinstance(found, Tensor) and not found.is_meta and found.layout == torch.strided
+    if (plain or isinstance(found, np.ndarray)) and found.ndim == 0 and not np.ma.isMaskedArray(found):
         found = found.item()
     if not isinstance(found, Real) or isinstance(found, bool):
         raise InputError(f"{what} must be {kind}, found {shown(found)}")
@@ -226,6 +233,16 @@ def true_or_false(what: str, found: object) -> None:
     """Refuse what is not True or False; `what` is the name of the argument."""
     if not isinstance(found, (bool, np.bool_)):
         raise InputError(f"{what} must be True or False, found {shown(found)}")
+
+
+def called(what: str, function: Callable, *arguments: Any) -> Any:
+    """What a function of the user returns. Where it cannot take these arguments, the message names it."""
+    try:
+        return function(*arguments)
+    except InputError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        raise InputError(f"{what} failed: {type(error).__name__}: {error!s:.200}".splitlines()[0]) from error
 
 
 def one_of(what: str, found: str, allowed: Sequence[str]) -> None:

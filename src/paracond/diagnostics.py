@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Chain, Move, transition
-from paracond.data import Data, InputError, Mask, State, at_least, row_count
+from paracond.data import Data, InputError, Mask, State, as_count, row_count
 from paracond.distributions import Distribution
 from paracond.families import is_class
 from paracond.inference import Diagnostics, Sweeps, query
@@ -80,7 +80,7 @@ def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4,
     sweeps: sweeps of the chain that infers the latents.
     seed: fixes all randomness.
     """
-    at_least({"sweeps": (sweeps, 0)})
+    sweeps = as_count("sweeps", sweeps, 0)
     model = _asked(model)
     if not isinstance(data, Data):
         raise InputError(f"data must be Data(values, mask), found {type(data).__name__}")
@@ -164,10 +164,10 @@ def consistency(
     seed: fixes all randomness.
     state: where the chains begin, one row each (default: random values).
     """
-    at_least({"chains": (chains, 2), "warmup": (warmup, 0), "steps": (steps, 1)})
+    chains, warmup, steps = as_count("chains", chains, 2), as_count("warmup", warmup, 0), as_count("steps", steps)
     model = _asked(model)
     generator = model.generator(seed)
-    state = initial_state(model, chains, generator) if state is None else model.validate(state)[0]
+    state = initial_state(model, chains, generator) if state is None else model.whole_state(state)
     chain = Chain(model, scan="random", per_row=True, batch=row_count(state), generator=generator)
     state = chain.run(state, warmup)
     gains = torch.zeros(len(model.names), row_count(state), device=model.device)
@@ -180,6 +180,10 @@ def consistency(
     chain.run(state, steps, [gain])
     rate = gains / steps
     total = rate.sum(0)
+    if not bool(total.isfinite().all()):
+        raise InputError(
+            "the model gives some values the probability 0 and redraws others with certainty: its gap is not finite"
+        )
     by_group = dict(zip(model.names, rate.mean(1).tolist(), strict=True))
     return Consistency(float(total.mean()), float(total.std() / math.sqrt(len(total))), by_group)
 
@@ -196,5 +200,6 @@ def mixing(
     seed: fixes all randomness.
     """
     require_model(model)
+    chains = as_count("chains", chains, 2)  # one has nothing to agree with
     wanted = model.names if names is None else names
     return query(model, {}, wanted, chains=chains, stop=Sweeps(sweeps), init="random", seed=seed).diagnostics

@@ -39,10 +39,9 @@ from paracond.data import (
     InputError,
     Observed,
     State,
+    as_count,
     as_float,
     as_numbers,
-    at_least,
-    named,
     row_count,
     shown,
     take,
@@ -52,6 +51,7 @@ from paracond.families import Binary, Real
 from paracond.model import Context, JointModel, require_model
 from paracond.runtime.engine import Engine
 
+HEAVIEST = 1e6  # any type of numbers has it
 WEIGHT, SWEEPS = 15.0, 30  # of edits: a changed attribute then shows in most faces (RESULTS)
 SURE = 0.05  # an edit of a row is done when 1 - p(g | rest) is below this
 GUIDANCE = "guidance of {}"  # the context group of a guided model with w, a number per row
@@ -91,7 +91,7 @@ def guided(model: JointModel, name: str, where: Sequence[int] | Tensor, weight: 
     family, context = model.variables[name], GUIDANCE.format(name)
     if not isinstance(family, Binary):
         raise InputError(f"guidance is for Binary groups, found {name!r}: {family}")
-    check_weight(weight)
+    weight = check_weight(weight)
     if context in model.variables:
         raise InputError(f"this model is guided by {name!r} already: name all its coordinates at once")
     flipped = _mask(name, family, where).to(model.device)
@@ -106,10 +106,13 @@ def guided(model: JointModel, name: str, where: Sequence[int] | Tensor, weight: 
     return JointModel(conditionals, dict(model.alpha), {**model.context, context: Context(Real(1), weight)})
 
 
-def check_weight(weight: float) -> None:
-    """Refuse a weight that is not a finite number, 0 or more."""
-    if as_float("the weight of guidance", weight, "a number, 0 or more") < 0:
-        raise InputError(f"the weight of guidance must be a number, 0 or more, found {shown(weight)}")
+def check_weight(weight: float) -> float:
+    """A weight, or refuse what is not a number from 0 to `HEAVIEST`."""
+    kind = f"a number from 0 to {HEAVIEST:g}"
+    number = as_float("the weight of guidance", weight, kind)
+    if not 0 <= number <= HEAVIEST:
+        raise InputError(f"the weight of guidance must be {kind}, found {shown(weight)}")
+    return number
 
 
 def edited(
@@ -141,7 +144,8 @@ def edited(
     engine: how chains run, as in `query`.
     seed: fixes all randomness.
     """
-    at_least({"sweeps": (sweeps, 0), "chunk": (1 if chunk is None else chunk, 1)})
+    require_model(model)
+    sweeps, chunk = as_count("sweeps", sweeps, 0), None if chunk is None else as_count("chunk", chunk)
     whole, mask = _changed(model, state, name, change)
     strong, generator, parts = guided(model, name, mask, weight).eval_copy(), model.generator(seed), []
     asked, size = model.eval_copy(), chunk or max_rows(model, 4096 if model.device.type == "cuda" else 256)
@@ -154,14 +158,10 @@ def edited(
 
 def _changed(model: JointModel, state: Mapping[str, Tensor], name: str, change: Observed) -> tuple[State, Tensor]:
     """Return the changed state, and a mask `[*event]` of the changes."""
-    state = named("state", state)
-    model.check_names([name, *state])
-    missing = [group for group in model.variables if group not in state]
-    if missing:
-        raise InputError(f"state lacks {missing[0]!r}: it must have every group (pc.sample returns such a state)")
+    model.check_names([name])
+    whole = model.whole_state(state)
     if not isinstance(change, Observed):
         change = Observed(change)
-    whole, _ = model.validate(state)
     new, mask = as_numbers("change.value", change.value), change.mask
     mask = torch.ones_like(whole[name][0], dtype=torch.bool) if mask is None else as_numbers("change.mask", mask)
     mask = mask.to(model.device)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from paracond.chain import SCANS, Chain, max_rows, require_defined
-from paracond.data import Data, InputError, Observed, State, at_least, one_of, row_count, shown, take, warn_caller
+from paracond.data import Data, InputError, Observed, State, as_count, one_of, row_count, shown, take, warn_caller
 from paracond.gibbs import Chains, Converged, Sweeps, joined
 from paracond.model import JointModel, Regeneration, require_model
 from paracond.precision import Precise, Rounds
@@ -88,7 +88,7 @@ def query(
     engine: how chains run, "auto", "eager", "rounded" or "graphs", or an `Engine`.
     seed: fixes all randomness.
     """
-    at_least({"chains": (chains, 1)})
+    chains = as_count("chains", chains)
     anew, stop = _way(model, stop, regeneration, chains)
     if isinstance(stop, Converged) and chains < 2:
         raise InputError("one chain cannot show whether it has converged: use chains=2 or more, or stop=Sweeps(count)")
@@ -144,9 +144,9 @@ def sample(
 
     `model(name, state).mean` of the returned state is what a picture usually shows: the mean of p(x | z) at the last z.
     """
-    at_least({"chunk": (1 if chunk is None else chunk, 1)})
+    chunk = None if chunk is None else as_count("chunk", chunk)
     check_progress(progress)
-    at_least({"sweeps": (0 if sweeps is None else sweeps, 0)})
+    sweeps = None if sweeps is None else as_count("sweeps", sweeps, 0)
     if _never(regeneration) and sweeps is None:
         raise InputError("regeneration=0 needs sweeps=, the length of a chain that never begins anew")
     if sweeps is not None and regeneration is not None and not _never(regeneration):

@@ -35,7 +35,7 @@ from paracond.data import (
     Mask,
     Observed,
     State,
-    at_least,
+    as_count,
     named,
     one_of,
     seeded,
@@ -110,13 +110,14 @@ def log_likelihood(
     engine: how chains run, as in `query`.
     seed: fixes all randomness.
     """
-    at_least({"draws": (2 if draws is None else draws, 2)})
+    draws = None if draws is None else as_count("draws", draws, 2)
     require_model(model)
     anew, engine, seed = _checked(model, regeneration, engine, seed)
-    values, mask = _observed(model, data)
-    for name in [name for name in model.context if name in (data.state if isinstance(data, Data) else data)]:
-        raise InputError(f"{name!r} is a context group: pass it in given, one value for all rows")
     given = {} if given is None else named("given", given)
+    data = data if isinstance(data, Data) else Data(data)
+    for name in [name for name in model.context if name in data.state]:
+        raise InputError(f"{name!r} is a context group: pass it in given, one value for all rows")
+    values, mask = _observed(model, data, given)
     if draws is None and not given and _enumerable(model):
         exactly = _enumerated(model, values, mask, anew)
         return LogLikelihood(exactly, torch.zeros_like(exactly), torch.full_like(exactly, torch.inf))
@@ -170,7 +171,7 @@ def anomaly_score(
 
     Scores of rows are comparable where the same coordinates are observed.
     """
-    at_least({"draws": (1 if draws is None else draws, 1)})
+    draws = None if draws is None else as_count("draws", draws)
     require_model(model)
     anew, engine, seed = _checked(model, regeneration, engine, seed)
     values, mask = _observed(model, data)
@@ -256,10 +257,12 @@ def _scored_sweep(model: JointModel, values: State, mask: Mask, first: State, cl
     return total.view(rows, count)
 
 
-def _observed(model: JointModel, data: Data | Mapping[str, Tensor]) -> tuple[State, Mask]:
-    """The values of the data, and full masks of what is observed."""
+def _observed(model: JointModel, data: Data | Mapping[str, Tensor], given: Given | None = None) -> tuple[State, Mask]:
+    """The values of the data, and full masks of what is observed; context that is given is that of all rows."""
     data = data if isinstance(data, Data) else Data(data)
-    values, mask = model.validate(data.state, data.mask)
+    context = Question.of(model, given, None, None, "fitted").known if given and model.context else {}
+    same = {name: context[name][:1].expand(len(data), *context[name].shape[1:]) for name in model.context if context}
+    values, mask = model.validate(data.state | same, data.mask)
     full_clamp(model, {name: mask[name] for name in model.names})  # refuses masks that a family cannot honour
     return values, mask
 

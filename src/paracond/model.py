@@ -108,8 +108,8 @@ class Regeneration:
     warmup: w, at most 10^6.
     """
 
-    rate: float = 0.02
-    warmup: int = 20
+    rate: float = 0.04
+    warmup: int = 60
 
     def __post_init__(self) -> None:
         kind = "a number over 0 and at most 1"
@@ -286,7 +286,7 @@ class JointModel(nn.Module):
             raise InputError(f"names must be names of groups, found {shown(names)}")
         for name in names:
             if not isinstance(name, str):
-                raise InputError(f"the name of a group must be text, found {shown(name)}")
+                raise InputError(f"names of groups must be text, found {shown(name)}")
             if name not in self.variables:
                 close = difflib.get_close_matches(name, self.variables, 1)
                 hint = f"; do you mean {close[0]!r}?" if close else ""
@@ -323,6 +323,20 @@ class JointModel(nn.Module):
                 family.check_stored(name, stored if everywhere else stored[masks[name]])
         return values, masks
 
+    def whole_state(self, state: Mapping[str, Tensor]) -> State:
+        """The values of a whole state, in which every group is known, or refuse it. Context has its default.
+
+        state: values by name.
+        """
+        state = named("state", state)
+        self.check_names(state)
+        missing = [name for name in self.names if name not in state]
+        if missing:
+            hint = "pc.sample(model) returns a whole one, and so does initializers.initial_state"
+            raise InputError(f"the state lacks {', '.join(missing)}; {hint}")
+        values, _ = self.validate({name: as_numbers(name, value) for name, value in state.items()})
+        return {name: value.clone() for name, value in values.items()}  # a network may change what it reads
+
     # --- saving -------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, dtype: torch.dtype | None = None, max_bytes: int | None = None) -> None:
@@ -334,8 +348,10 @@ class JointModel(nn.Module):
         Networks that derive from `networks.Network` are rebuilt on load. A parameter that several networks share is
         written once, and shared again on load.
         """
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise InputError(f"dtype must be a floating-point type such as torch.bfloat16, found {dtype!r}")
+        if dtype is not None and not (
+            isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1
+        ):
+            raise InputError(f"dtype must be a floating-point type such as torch.bfloat16, found {shown(dtype)}")
         at_least({"max_bytes": (1 if max_bytes is None else max_bytes, 1)}, most=2**63 - 1)
         serialization.require_place(folder, FORMAT)  # a checkpoint that was saved here must not be lost
         description = self._description()
@@ -363,13 +379,17 @@ class JointModel(nn.Module):
         modules: the networks that are not paracond's own, by group (an initializer: by "init of GROUP").
         """
         given = named("modules", {} if modules is None else modules)
+        for name, module in given.items():
+            if not isinstance(module, nn.Module):
+                raise InputError(f"{name!r} of modules must be an nn.Module, found {shown(module)}")
 
         def check(found: dict, entries: dict[str, Entry]) -> None:
             with _refusing(folder):
                 description, entries = _upgraded(found, entries)
                 _require_few("tensors", len(entries), MOST_TENSORS)
                 outline = cls._rebuilt(description, given, Outline(len(entries) + len(description["tied"])))
-                _require_fit(outline, description, entries)
+                with _naming(given):
+                    _require_fit(outline, description, entries)
 
         description, tensors = _upgraded(*serialization.read(folder, FORMATS, check))
         serialization.require_finite(tensors, str(folder))
@@ -394,12 +414,14 @@ class JointModel(nn.Module):
             raise InputError(f"modules: {name!r} is none of {', '.join(sorted(possible))}")
         for name, about in description["variables"].items():
             family = family_from(about)
-            network = modules.get(name) or rebuild(name, description["networks"][name], outline)
+            own = modules.get(name)
+            network = rebuild(name, description["networks"][name], outline) if own is None else own
             init: Any = None
             if name in description["init"]:
                 key = f"init of {name}"
-                init = modules.get(key) or rebuild(key, description["init"][name], outline)
-            with nullcontext() if outline is None else outline:
+                own = modules.get(key)
+                init = rebuild(key, description["init"][name], outline) if own is None else own
+            with _naming(modules), nullcontext() if outline is None else outline:
                 made.append(Conditional(family, network, init))
             if outline is None:  # now: before the next network takes memory
                 _tie(made, ties.get(str(len(made) - 1), {}))
@@ -446,6 +468,15 @@ def _refusing(folder: str | Path) -> Iterator[None]:
     except Exception as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(f"{Path(folder) / serialization.DESCRIPTION} does not describe a model: {why:.200}") from None
+
+
+@contextmanager
+def _naming(modules: Mapping[str, nn.Module]) -> Iterator[None]:
+    """Refuse networks that a user gave, by the name of the argument."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error}; modules has {', '.join(modules)}" if modules else str(error)) from None
 
 
 def _require_fit(model: JointModel, description: Mapping, entries: Mapping[str, Entry]) -> None:

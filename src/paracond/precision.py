@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paracond.data import InputError, State, at_least
+from paracond.data import MOST, InputError, State, as_count, as_float, shown
 from paracond.estimates import Estimate, TourMeans, estimate
 from paracond.question import Moments, Question
 from paracond.tours import Batch, Record
@@ -42,12 +42,14 @@ class Precise:
     most: int = 0
 
     def __post_init__(self) -> None:
-        number = isinstance(self.error, (int, float)) and not isinstance(self.error, bool)
-        if not (number and self.error > 0):
-            raise InputError(f"error must be a number over 0, found {self.error!r}")
-        if self.most == 0:
-            object.__setattr__(self, "most", max(1024, self.least, math.ceil(0.75 / self.error**2)))
-        at_least({"least": (self.least, 2), "most": (self.most, self.least)})
+        error = as_float("error", self.error, "a number over 0")
+        if not error > 0:
+            raise InputError(f"error must be a number over 0, found {shown(self.error)}")
+        least = as_count("least", self.least, 2)
+        most = as_count("most", self.most, 0) or max(1024, least, math.ceil(min(0.75 / error**2, MOST)))
+        plain = {"error": error, "least": least, "most": as_count("most", most, least)}
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Tours(Precise):
     """
 
     def __init__(self, count: int):
-        at_least({"count of Tours": (count, 2)})
+        count = as_count("count of Tours", count, 2)
         for name, value in {"error": math.inf, "least": count, "most": count}.items():
             object.__setattr__(self, name, value)
 

@@ -19,7 +19,8 @@ from paracond.data import (
     Mask,
     Observed,
     State,
-    at_least,
+    as_count,
+    as_numbers,
     merge,
     named,
     one_of,
@@ -177,6 +178,7 @@ class Question:
         places = {} if isinstance(init, str) else named("init", init)
         found: State = {}
         if places:
+            places = {name: as_numbers(name, value) for name, value in places.items()}
             found, _ = model.validate({name: known[name] for name in model.context} | places)
             if row_count(found) != row_count(known):
                 raise InputError(f"init has {row_count(found)} rows, the question has {row_count(known)}")
@@ -311,7 +313,7 @@ def require_finite(name: str, *numbers: Tensor | None) -> None:
 
 def _known(model: JointModel, given: Given, rows: int | None) -> tuple[State, Mask]:
     """What is given, as values and full masks of all variables; single rows are repeated."""
-    at_least({"rows": (1 if rows is None else rows, 1)})
+    rows = None if rows is None else as_count("rows", rows)
     observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in named("given", given).items()}
     model.check_names(observed)
     values, masks = separated({k: v.value for k, v in observed.items()}, {k: v.mask for k, v in observed.items()})

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from paracond.chain import Chain
-from paracond.data import Data, InputError, Observed, State, at_least, row_count, seeded, shown, take
+from paracond.data import Data, InputError, Observed, State, as_count, named, row_count, seeded, shown, take
 from paracond.inference import sample
 from paracond.initializers.initial_state import initial_state
 from paracond.model import JointModel, Regeneration, require_model
@@ -105,9 +105,9 @@ def distances(
     seed: fixes all randomness.
     """
     require_model(model)
-    data = held_out if isinstance(held_out, Data) else Data(held_out)
-    count = ROWS[model.device.type == "cuda"] if rows is None else rows
-    at_least({"rows": (count, 100)})
+    data = held_out if isinstance(held_out, Data) else Data(named("held_out", held_out))
+    model.validate(data.state, data.mask)  # rows that are not chosen too
+    count = as_count("rows", ROWS[model.device.type == "cuda"] if rows is None else rows, 100)
     if len(data) < 100:
         raise InputError(f"held_out must have at least 100 rows to compare with, found {len(data)}")
     kinds = isinstance(candidates, (list, tuple)) and all(isinstance(each, Regeneration) for each in candidates)

@@ -36,7 +36,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from paracond.data import InputError
+from paracond.data import InputError, shown
 
 try:
     import fcntl
@@ -61,6 +61,8 @@ SEAL_LENGTH = len(b',\n "digest": ""\n}') + 64
 # an entry.
 MOST_BYTES, MOST_OBJECTS, MOST_ENTRIES, MOST_LEVELS = 2**23, 300_000, 500_000, 200
 MOST_FILES = 4096
+#: Errors of a place where no folder can be.
+NO_FOLDER = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 ATTEMPTS = 1000  # to read a folder that others keep replacing
 TYPES = {
     "F64": torch.float64,
@@ -134,6 +136,8 @@ def write(
                 _tidy(folder)
     except OSError as error:
         reason = error.strerror or error
+        if error.errno in NO_FOLDER:
+            raise InputError(f"folder {folder!s:.200} cannot be written: {reason}; give another one") from None
         raise OSError(
             error.errno, f"{folder} cannot be written: {reason}; what it held before is whole, or all of this is there"
         ) from None
@@ -201,10 +205,10 @@ def require_format(folder: str | Path, expected_format: str) -> None:
 def as_folder(folder: str | Path) -> Path:
     """A path, or refuse what is none."""
     if not isinstance(folder, (str, os.PathLike)):
-        raise InputError(f"folder must be a path, found {folder!r:.80}")
+        raise InputError(f"folder must be a path, found {shown(folder)}")
     text = os.fspath(folder)
     if not isinstance(text, str) or "\0" in text or not text.strip():
-        raise InputError(f"folder must be the name of a folder, found {text!r:.80}")
+        raise InputError(f"folder must be the name of a folder, found {shown(text)}")
     return Path(text)
 
 

@@ -183,4 +183,4 @@ def enumerate_model(model: JointModel) -> Finite:
 
 def _probabilities(model: JointModel, name: str, states: State, first: int) -> Tensor:
     chunk = {k: v[first : first + CHUNK] for k, v in states.items()}
-    return model(name, chunk).log_prob(chunk[name]).exp()
+    return model(name, chunk).log_prob(chunk[name]).double().exp()  # of half precision, they would not sum to one

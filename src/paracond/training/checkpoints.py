@@ -121,23 +121,38 @@ def restore(learner: Trainer, folder: str | Path) -> None:
         raise InputError(f"a checkpoint is restored into a new learner; this one is at step {learner.step_count}")
     if not exists(folder):
         raise InputError(f"there is no checkpoint in {folder}")
+    source = f"the checkpoint in {folder}"
 
     def check(description: dict, entries: dict[str, Entry]) -> None:
         tensors = dict[str, Tensor]()
         state, mine = _undamaged(description, folder), _pack(learner.state_dict(), "", tensors)
-        _require_same(folder, state["identity"] | _fixed(entries), _identity(learner) | _fixed(tensors))
-        with _refusing(folder):
+        _require_same(source, state["identity"] | _fixed(entries), _identity(learner) | _fixed(tensors))
+        with _refusing(source):
             _require_alike(state["learner"], mine, "", learner)
             _require_bounded(entries, tensors)
 
     description, tensors = serialization.read(folder, FORMATS, check)
     if description.get("finite", Path(folder).name != NONFINITE):
-        serialization.require_finite(tensors, f"the checkpoint in {folder} is of a run that has failed")
-    with _refusing(folder):
+        serialization.require_finite(tensors, f"{source} is of a run that has failed")
+    with _refusing(source):
         _require_values(tensors, learner)
         found = _unpack(description["state"]["learner"], tensors)
         _require_optimisers(found["optimisers"], learner)
         _replace_state(learner, found)
+
+
+def load_state(learner: Trainer, state: Mapping[str, Any]) -> None:
+    """Bring a learner into the state that `learner.state_dict()` was. A state that does not fit changes nothing."""
+    if not isinstance(state, dict):
+        raise InputError(f"state must be what learner.state_dict() returns, found {shown(state)}")
+    theirs, mine = dict[str, Tensor](), dict[str, Tensor]()
+    with _refusing("the state"):
+        _require_alike(_pack(state, "", theirs), _pack(learner.state_dict(), "", mine), "", learner)
+        _require_same("the state", _fixed(theirs), _fixed(mine))
+        serialization.require_finite(theirs, "it")
+        _require_values(theirs, learner)
+        _require_optimisers(state["optimisers"], learner)
+        _replace_state(learner, state)
 
 
 def _require_stepwise(learner: Trainer) -> None:
@@ -155,11 +170,11 @@ def _replace_state(learner: Trainer, state: Mapping[str, Any]) -> None:
     """Load a state, or none of it."""
     former = _copied(learner.state_dict())
     try:
-        learner.load_state_dict(state)
+        learner._load_state(state)
         for optimiser in learner.optimisers.values():
             _require_steps(optimiser)
     except BaseException:
-        learner.load_state_dict(former)
+        learner._load_state(former)
         raise
 
 
@@ -271,15 +286,15 @@ def _of_today(value: Any) -> Any:
 
 
 @contextmanager
-def _refusing(folder: str | Path) -> Iterator[None]:
+def _refusing(source: str) -> Iterator[None]:
     """Refuse a state that this learner cannot take, whatever the error."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"the checkpoint in {folder} cannot be restored: {error}") from None
+        raise InputError(f"{source} cannot be restored: {error}") from None
     except Exception as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise InputError(f"the checkpoint in {folder} cannot be restored: {why:.200}") from None
+        raise InputError(f"{source} cannot be restored: {why:.200}") from None
 
 
 def _require_alike(theirs: Any, mine: Any, place: str, learner: Trainer) -> None:
@@ -379,12 +394,12 @@ def _require_indices(place: str, tensor: Tensor, count: int) -> None:
         raise InputError(f"its {place} names what does not exist")
 
 
-def _require_same(folder: str | Path, found: Mapping, expected: Mapping) -> None:
+def _require_same(source: str, found: Mapping, expected: Mapping) -> None:
     for what in {**expected, **found}:
         theirs, mine = found.get(what, "absent"), expected.get(what, "absent")
         if theirs != mine:
             both = f"{what:.200} is {theirs!s:.200} there and {mine!s:.200} here"
-            raise InputError(f"the checkpoint in {folder} is of another run: {both}")
+            raise InputError(f"{source} is of another run: {both}")
 
 
 # --- the loop -------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from paracond.chain import full_clamp, transition
-from paracond.data import Data, InputError, Mask, State, at_least, merge, one_of, shown, take, true_or_false
+from paracond.data import Data, InputError, Mask, State, at_least, called, merge, one_of, shown, take, true_or_false
 from paracond.initializers.initial_state import draw_groups, one_row, random_state
 from paracond.model import JointModel
 from paracond.runtime.engine import RoundedCopy
@@ -100,6 +100,7 @@ class Completion:
         if not any(bool(mask.any()) for mask in self.observed.values()):
             raise InputError("everything is missing: no value of the data is observed")
         full_clamp(model, self.observed)
+        self.augmented = False  # whether `augment` has returned values that the groups can take
         self._require_whole(getattr(augment, "moves", ()))
         self.rows, self.left = len(data), 0
         self.turns: list[str] = []
@@ -194,7 +195,7 @@ class Completion:
         """Examples, with their missing values as chains begin."""
         known, mask = take(self.examples, index), take(self.observed, index)
         if self.augment is not None:
-            known = self.augment(known, self.generator)
+            known = self._augmented(known, mask)
         state = merge(mask, known, known | random_state(self.model, len(index), self.generator))
         seen = {name: mask[name] if whole is None else whole for name, whole in self.patterns.items()}
         draw_groups(self.model, state, seen, self.missing, self.generator)
@@ -202,6 +203,23 @@ class Completion:
             again = self.visited[index].view(-1, *[1] * (kept.ndim - 1)) & ~mask[name]
             state[name] = torch.where(again, kept[index], state[name])
         return state, mask
+
+    def _augmented(self, known: State, mask: Mask) -> State:
+        """Examples as `augment` changes them. Their values are checked once, for it would take long every time."""
+        assert self.augment is not None
+        found = called("augment", self.augment, dict(known), self.generator)
+        kind = {name: (value.shape, value.dtype, value.device) for name, value in known.items()}
+        if not isinstance(found, Mapping) or found.keys() != known.keys():
+            groups = shown(list(found)) if isinstance(found, Mapping) else type(found).__name__
+            raise InputError(f"augment must return a dictionary of all groups ({', '.join(known)}), found {groups}")
+        for name, value in found.items():
+            if not isinstance(value, Tensor) or (value.shape, value.dtype, value.device) != kind[name]:
+                shape, dtype, _ = kind[name]
+                raise InputError(f"augment must return {dtype} {list(shape)} for {name!r}, found {shown(value)}")
+            if not self.augmented:
+                self.model.variables[name].check_known(f"{name} after augment", value[mask[name]])
+        self.augmented = True
+        return dict(found)
 
     @torch.no_grad()
     def _keep_pool(self) -> None:

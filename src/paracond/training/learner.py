@@ -210,8 +210,8 @@ class Learner(Trainer[Info]):
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"batch": self.batch.state_dict(), "scan": self.scan.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        super()._load_state(state)
         self.batch.load_state_dict(state["batch"])
         self.scan.load_state_dict(state["scan"])
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paracond.data import InputError, as_float, at_least, shown
+from paracond.data import InputError, as_float, at_least, called, shown
 
 Schedule = Callable[[int], float]
 
@@ -29,7 +29,7 @@ def cosine(start: float, end: float, steps: int) -> Schedule:
 def as_schedule(what: str, value: float | Schedule, least: float = 0) -> Schedule:
     """A number or a schedule as a schedule, which refuses numbers under `least`; `what` is the name of the argument."""
     if callable(value):
-        return lambda step: _checked(f"{what} at step {step}", value(step), least)
+        return lambda step: _checked(f"{what} at step {step}", called(what, value, step), least)
     fixed = _checked(what, value, least, "a number or a function of the step")
     return lambda step: fixed
 

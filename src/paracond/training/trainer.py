@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from paracond.data import Data, InputError, as_float, at_least, named, seeded, shown
+from paracond.data import Data, InputError, as_count, as_float, called, named, seeded, shown
 from paracond.html_table import html_table
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, RoundedCopy
@@ -77,7 +77,6 @@ class Trainer(Stepwise[Info, JointModel]):
         engine: str | Engine = "auto",
         seed: int = 0,
     ):
-        at_least({"batch_size": (batch_size, 1)})
         decay = as_float("average", average)
         if not 0 <= decay < 1:
             raise InputError(f"average must be a number in [0, 1), found {decay:g}")
@@ -89,11 +88,12 @@ class Trainer(Stepwise[Info, JointModel]):
             raise InputError(f"a {type(self).__name__} takes Data(values, mask), found {type(data).__name__}")
         for name in model.names:
             if name in data.state:
-                model.variables[name].check_examples(name, data.state[name][data.mask[name]])
+                limited = getattr(model.conditional(name).network, "limits", None) is not None
+                model.variables[name].check_examples(name, data.state[name][data.mask[name]], limited)
         self.model = model
         self.engine = Engine.of(model.device, engine)
         self.rates = _rates(model, learning_rate)
-        self.batch_size, self.decay = int(batch_size), decay
+        self.batch_size, self.decay = as_count("batch_size", batch_size), decay
         self.generator = model.generator(seed)
         self.host = seeded(seed)  # choices that are made on the host
         self.step_count = 0
@@ -112,7 +112,9 @@ class Trainer(Stepwise[Info, JointModel]):
         if not any(self.parameters.values()):
             raise InputError("no parameter of the model requires a gradient; call model.requires_grad_(True) first")
         self.learns_init = {n: _init_learns(model, n) for n in model.names}  # one that was fitted does not
-        self.optimisers = {name: optimiser(name, learned) for name, learned in self.parameters.items() if learned}
+        self.optimisers: dict[str, torch.optim.Optimizer] = {
+            n: called("optimiser", optimiser, n, own) for n, own in self.parameters.items() if own
+        }
         for name, made in self.optimisers.items():
             if not isinstance(made, torch.optim.Optimizer):
                 raise InputError(f"optimiser must return a torch.optim.Optimizer, found {shown(made)} for {name!r}")
@@ -207,7 +209,10 @@ class Trainer(Stepwise[Info, JointModel]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`; tensors are filled where they are."""
+        """The inverse of `state_dict`; tensors are filled where they are. A state that does not fit changes nothing."""
+        checkpoints.load_state(self, state)
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
         self.source.load_state_dict(state["source"])
         copy_into(weights(self.model), state["model"])
         copy_into(weights(self.averaged), state["averaged"])
