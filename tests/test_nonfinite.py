@@ -230,7 +230,7 @@ def test_contrastive_divergence_takes_a_step_back_and_refuses_rates():
 
     learner = made(learning_rate=lambda step: 0.1 if step < 2 else math.nan)
     learner.fit(2)
-    with pytest.raises(pc.InputError, match="learning_rate at step 2 must be a number, .*found nan"):
+    with pytest.raises(pc.InputError, match=r"learning_rate at step 2 must be a number, .*found nan"):
         learner.step()
     learner = made(optimiser=lambda parameters: torch.optim.SGD(parameters, lr=math.inf))
     before = [p.clone() for p in learner.parameters]

@@ -236,11 +236,9 @@ def true_or_false(what: str, found: object) -> None:
 
 
 def called(what: str, function: Callable, *arguments: Any) -> Any:
-    """What a function of the user returns. Where it cannot take these arguments, the message names it."""
+    """What a function of the user returns. Where it fails, as with arguments of another kind, the message names it."""
     try:
         return function(*arguments)
-    except InputError:
-        raise
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         raise InputError(f"{what} failed: {type(error).__name__}: {error!s:.200}".splitlines()[0]) from error
 

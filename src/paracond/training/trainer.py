@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from paracond.data import Data, InputError, as_count, as_float, called, named, seeded, shown
 from paracond.html_table import html_table
+from paracond.memory import require_room, row_bytes
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, RoundedCopy
 from paracond.runtime.nonfinite import NonFiniteError, NonFiniteGuard
@@ -77,13 +78,14 @@ class Trainer(Stepwise[Info, JointModel]):
         engine: str | Engine = "auto",
         seed: int = 0,
     ):
-        decay = as_float("average", average)
+        self.batch_size, decay = as_count("batch_size", batch_size), as_float("average", average)
         if not 0 <= decay < 1:
             raise InputError(f"average must be a number in [0, 1), found {decay:g}")
         if not callable(optimiser):
             raise InputError(f"optimiser must be a function of a name and parameters, found {shown(optimiser)}")
         if not isinstance(model, JointModel):
             raise InputError(f"a {type(self).__name__} takes a JointModel, found {type(model).__name__}")
+        require_room(f"batch_size={batch_size}", 4 * self.batch_size * row_bytes(model), model.device)  # pool and batch
         if not isinstance(data, Data):
             raise InputError(f"a {type(self).__name__} takes Data(values, mask), found {type(data).__name__}")
         for name in model.names:
@@ -92,7 +94,7 @@ class Trainer(Stepwise[Info, JointModel]):
         self.model = model
         self.engine = Engine.of(model.device, engine)
         self.rates = _rates(model, learning_rate)
-        self.batch_size, self.decay = as_count("batch_size", batch_size), decay
+        self.decay = decay
         self.generator = model.generator(seed)
         self.host = seeded(seed)  # choices that are made on the host
         self.step_count = 0
