@@ -372,7 +372,7 @@ def query(rng: Random) -> Call:
         "model": _model(value),
         "given": given,
         "want": Arg(want, Names(value.families, none=True), ("want", GROUP, "variable", *value.families)),
-        "rows": Arg(_known(value, given.value)[2] or 1, Count(huge=True), ("rows",)),
+        "rows": Arg(_known(value, given.value)[2] or 1, Count(none=True, huge=True), ("rows",)),
         "stop": Arg(stop, Is((pc.Precise, pc.Converged, pc.Sweeps), none=True), ("stop", "chains", "regeneration")),
         "regeneration": Arg(regeneration, _Anew(), ("regeneration", "stop")),
         "chains": Arg(chains, Count(huge=True), ("chains",)),
@@ -409,7 +409,7 @@ def sample(rng: Random) -> Call:
     args = {
         "model": _model(value),
         "given": given,
-        "rows": Arg(_known(value, given.value or {})[2] or count, Count(huge=True), ("rows",)),
+        "rows": Arg(_known(value, given.value or {})[2] or count, Count(none=True, huge=True), ("rows",)),
         "sweeps": Arg(sweeps, Count(0, none=regeneration != 0), ("sweeps", "regeneration")),
         "regeneration": Arg(regeneration, _Anew(zero=sweeps is not None), ("regeneration", "sweeps")),
         "init": Arg("fitted", Word(("fitted", "random"), others=(Mapping,)), ("init", *value.families)),
