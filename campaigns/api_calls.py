@@ -372,10 +372,10 @@ def query(rng: Random) -> Call:
         "model": _model(value),
         "given": given,
         "want": Arg(want, Names(value.families, none=True), ("want", GROUP, "variable", *value.families)),
-        "rows": Arg(_known(value, given.value)[2] or 1, Count(), ("rows",)),
+        "rows": Arg(_known(value, given.value)[2] or 1, Count(none=True, huge=True), ("rows",)),
         "stop": Arg(stop, Is((pc.Precise, pc.Converged, pc.Sweeps), none=True), ("stop", "chains", "regeneration")),
         "regeneration": Arg(regeneration, _Anew(), ("regeneration", "stop")),
-        "chains": Arg(chains, Count(), ("chains",)),
+        "chains": Arg(chains, Count(huge=True), ("chains",)),
         "init": Arg(
             start,
             init_kind if isinstance(start, dict) else Word(("fitted", "random"), others=(Mapping,)),
@@ -388,7 +388,8 @@ def query(rng: Random) -> Call:
     anew = regeneration if isinstance(regeneration, pc.Regeneration) else value.model.regeneration
     exact = isinstance(start, str)
     check = check_answer(value, dict(given.value), want, chains, 1, stop if exact else None, anew, scan)
-    return Call("pc.query", pc.query, args, check, [value.model])
+    short = never and scan != "systematic"  # a group may never be redrawn
+    return Call("pc.query", pc.query, args, check, [value.model], refuses=short)
 
 
 @call(5)
@@ -408,7 +409,7 @@ def sample(rng: Random) -> Call:
     args = {
         "model": _model(value),
         "given": given,
-        "rows": Arg(_known(value, given.value or {})[2] or count, Count(), ("rows",)),
+        "rows": Arg(_known(value, given.value or {})[2] or count, Count(none=True, huge=True), ("rows",)),
         "sweeps": Arg(sweeps, Count(0, none=regeneration != 0), ("sweeps", "regeneration")),
         "regeneration": Arg(regeneration, _Anew(zero=sweeps is not None), ("regeneration", "sweeps")),
         "init": Arg("fitted", Word(("fitted", "random"), others=(Mapping,)), ("init", *value.families)),
@@ -497,7 +498,7 @@ def log_likelihood(rng: Random) -> Call:
         "model": _model(value),
         "data": data,
         "given": Arg(given, Groups(value.families, none=True, spread=False), ("given", *value.families)),
-        "draws": Arg(draws, Count(2, none=value.exact), ("draws",)),
+        "draws": Arg(draws, Count(2, none=value.exact, huge=True), ("draws",)),
         "regeneration": Arg(rng.choice([None, REGENERATION]), Is((pc.Regeneration,), none=True), ("regeneration",)),
         "engine": _engine(),
         "seed": _seed(rng),
@@ -565,7 +566,7 @@ def choose_regeneration(rng: Random) -> Call:
         "model": _model(value),
         "held_out": _data_arg(value, "held_out"),
         "candidates": Arg(candidates, Is((), more=more), ("candidates", "Regeneration")),
-        "rows": Arg(100, Count(100, none=True), ("rows",)),
+        "rows": Arg(100, Count(100, none=True, huge=True), ("rows",)),
         "engine": _engine(),
         "seed": _seed(rng),
     }
@@ -610,8 +611,10 @@ class _Where(hostile.Kind):
         self.size, self.shape = size, shape
 
     def judge(self, value: Any, valid: Any) -> str:
-        if isinstance(value, list | tuple | range | np.ndarray | Tensor):
-            return "fine" if isinstance(value, np.ndarray | Tensor | range) else self._numbers(value)
+        if isinstance(value, range | np.ndarray | Tensor) or hasattr(value, "dropna"):
+            return "fine"
+        if isinstance(value, list | tuple):
+            return self._numbers(value)
         return "fine" if Count(0, self.size - 1).judge(value, None) != "bad" else "bad"
 
     def _numbers(self, value: Any) -> str:
@@ -893,7 +896,7 @@ class _Rate(hostile.Kind):
         self.number, self.mapping, self.none = Num(low, none=none), mapping, none
 
     def judge(self, value: Any, valid: Any) -> str:
-        if isinstance(value, Mapping) and not value and self.mapping:
+        if callable(value) or (isinstance(value, Mapping) and not value and self.mapping):
             return "fine"
         return self.number.judge(value, valid)
 
@@ -931,7 +934,7 @@ def _augments() -> tuple[Attack, ...]:
         Attack(
             "NaN", lambda: lambda s, g: {k: v * math.nan if v.is_floating_point() else v for k, v in s.items()}, "bad"
         ),
-        Attack("fewer rows", lambda: lambda s, g: {k: v[:1] for k, v in s.items()}, "bad"),
+        Attack("fewer rows", lambda: lambda s, g: {k: v[1:] for k, v in s.items()}, "bad"),
         Attack("a typo", lambda: lambda s, g: {**s, "typo": torch.zeros(1)}, "bad"),
         Attack("identity", lambda: lambda s, g: s, "same"),
         Attack("in place", lambda: lambda s, g: [v.zero_() for v in s.values()] and s, "fine"),
@@ -977,7 +980,7 @@ def learner(rng: Random) -> Call:
         "model": Arg(model, Is((pc.JointModel,), more=MODELS), ("model", "JointModel")),
         "data": Arg(data, Is((pc.Data,), more=DATA), ("data", "Data", "typo")),
         "chain_length": Arg(rng.choice([4, 2.5, 1]), _Rate(1), ("chain_length", "chain length")),
-        "batch_size": Arg(rng.choice([1, 8]), Count(), ("batch_size", "batch size")),
+        "batch_size": Arg(rng.choice([1, 8]), Count(huge=True), ("batch_size", "batch size")),
         "learning_rate": Arg(
             rng.choice([None, 1e-3]), _Rate(0, value.model.names, none=True), ("learning_rate", "learning rate", "typo")
         ),
@@ -1042,8 +1045,8 @@ class _Paths(hostile.Kind):
         empty = self.folder / "empty"
         empty.mkdir(exist_ok=True)
         choices: list[Attack] = [
-            Attack(label, JUNK, "bad")
-            for label, JUNK in hostile.JUNK.items()
+            Attack(label, made, self.bad if label == "'x' * 10000" else "bad")
+            for label, made in hostile.JUNK.items()
             if label not in ("'word'", "'1'", "pathlib.Path('nowhere')", "np.str_('word')", "''", "b'x'")
         ]
         special = [
@@ -1155,6 +1158,7 @@ def save_and_resume(rng: Random) -> Call:
             Attack("without 'model'", lambda: {k: v for k, v in state.items() if k != "model"}, "bad"),
             Attack("'step_count': 'word'", lambda: {**state, "step_count": "word"}, "bad"),
             Attack("'threads': -1", lambda: {**state, "threads": -1}, "bad"),
+            Attack("'threads': 10**6", lambda: {**state, "threads": 10**6}, "bad"),
             Attack("'scan': None", lambda: {**state, "scan": None}, "bad"),
             Attack("'random': None", lambda: {**state, "random": None}, "bad"),
         )
@@ -1356,7 +1360,7 @@ class _Rows(hostile.Kind):
         self.more = more
 
     def judge(self, value: Any, valid: Any) -> str:
-        if isinstance(value, slice | range | list | tuple | np.ndarray | Tensor):
+        if isinstance(value, slice | range | list | tuple | np.ndarray | Tensor) or hasattr(value, "dropna"):
             return "fine" if not hostile._is_empty(value) else "bad"
         return "fine" if Count(-5, 4).judge(value, None) != "bad" else "bad"
 
@@ -1647,7 +1651,7 @@ class _Defaults(hostile.Kind):
         if value is None:
             return "fine"
         try:
-            tensor = torch.as_tensor(value)
+            tensor = torch.as_tensor(value.item() if isinstance(value, np.generic) else value)
             shape = tuple(tensor.shape)
         except Exception:
             return "bad"
@@ -2138,13 +2142,13 @@ def initializers(rng: Random) -> Call:
     made: dict[str, dict[str, Arg]] = {
         "initial_state": {
             "model": _model(value),
-            "rows": Arg(3, Count(), ("rows",)),
+            "rows": Arg(3, Count(huge=True), ("rows",)),
             "generator": generator,
             "known": Arg(None, Groups(value.families, none=True, empty=True), ("known", *value.families)),
             "fitted": Arg(True, Flag(), ("fitted",)),
             "again": Arg(False, Flag(), ("again",)),
         },
-        "random_state": {"model": _model(value), "rows": Arg(3, Count(), ("rows",)), "generator": generator},
+        "random_state": {"model": _model(value), "rows": Arg(3, Count(huge=True), ("rows",)), "generator": generator},
         "fit": {
             "model": Arg(copy.deepcopy(model), Is((pc.JointModel,), more=MODELS), ("model", "JointModel")),
             "data": Arg(
@@ -2383,7 +2387,7 @@ def diagnostics(rng: Random) -> Call:
         value = _pick(rng, "finite", "mixed", "latent")
         args = {
             "model": _model(value),
-            "chains": Arg(8, Count(2), ("chains",)),
+            "chains": Arg(8, Count(2, huge=True), ("chains",)),
             "warmup": Arg(2, Count(0), ("warmup",)),
             "steps": Arg(3, Count(), ("steps",)),
             "seed": _seed(rng),
@@ -2402,7 +2406,7 @@ def diagnostics(rng: Random) -> Call:
                 Names(value.model.names, none=True),
                 ("names", "variable", "want", *value.families),
             ),
-            "chains": Arg(4, Count(2), ("chains",)),
+            "chains": Arg(4, Count(2, huge=True), ("chains",)),
             "sweeps": Arg(8, Count(), ("sweeps",)),
             "seed": _seed(rng),
         }

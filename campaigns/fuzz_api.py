@@ -10,7 +10,7 @@ Every call ends in one of these ways:
     raw      any other exception, warning or hang, or a message that does not name the argument
     silent   it returned although its input was wrong, its result is wrong, or it changed what it must not change
 
-`hostile_values.py` has the values, `worlds.py` the models, `api_calls.py` the calls.
+`hostile_values.py` has the values, `worlds.py` the models, `api_calls.py` and `baseline_calls.py` the calls.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import baseline_calls  # noqa: F401 (registers its calls)
 import common
 import numpy as np
 import torch

@@ -190,7 +190,7 @@ class Count(Kind):
     least: int = 1
     most: int = BIG
     none: bool = False
-    small: int = 64  # valid numbers over this take long
+    huge: bool = False  # whether so many as a count can be are surely too many for the memory
 
     def judge(self, value: Any, valid: Any) -> str:
         if value is None:
@@ -208,6 +208,8 @@ class Count(Kind):
 
     def own(self, valid: Any) -> list[Attack]:
         found = [Attack(str(self.least - 1), lambda: self.least - 1, "bad")]
+        if self.huge:
+            found += [Attack("2**31 - 1", lambda: 2**31 - 1, "bad"), Attack("2 * 10**9", lambda: 2 * 10**9, "bad")]
         if self.most < BIG:
             found.append(Attack(str(self.most + 1), lambda: self.most + 1, "bad"))
         if isinstance(valid, int):

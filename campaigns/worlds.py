@@ -272,7 +272,7 @@ WAYS: dict[str, Callable[[Tensor], object]] = {
     "no batch axis": lambda out: out[0],
     "one more axis": lambda out: out.unsqueeze(-1),
     "one more axis in front": lambda out: out.unsqueeze(0),
-    "flat": lambda out: out.flatten(),
+    "flat": lambda out: out.flatten() if out.ndim > 1 else out.unsqueeze(0),
     "wider": lambda out: torch.cat([out, out], -1),
     "transposed": lambda out: out.transpose(0, -1) if out.shape[0] != out.shape[-1] else out[:1],
     "a number": lambda out: out.sum(),

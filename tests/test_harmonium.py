@@ -345,7 +345,7 @@ def test_what_is_not_a_harmonium_is_refused():
         ContrastiveDivergence(untied, pc.Data({"x": torch.zeros(3, 2)}))
     with pytest.raises(pc.InputError, match="two groups"):
         harmonium.harmonium({"x": pc.Binary(2)})
-    with pytest.raises(pc.InputError, match="'x' must be Binary, Categorical or Real with a number"):
+    with pytest.raises(pc.InputError, match="'x' of variables must be Binary, Categorical or Real with a number"):
         harmonium.harmonium({"x": pc.Real(2), "y": pc.Binary(2)})
 
 

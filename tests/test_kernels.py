@@ -385,7 +385,7 @@ def test_data_may_be_of_any_type_that_has_the_values():
 
 
 def test_what_is_no_kernel_is_refused():
-    with pytest.raises(pc.InputError, match="a Kernel is needed, found LogLinear"):
+    with pytest.raises(pc.InputError, match="kernel must be a Kernel, found LogLinear"):
         KernelLearner(LogLinear("z", BITS), {"z": STATES})
     with pytest.raises(pc.InputError, match="no parameter requires a gradient: call"):
         KernelLearner(log_linear().requires_grad_(False), {"z": STATES})

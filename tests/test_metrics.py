@@ -361,7 +361,7 @@ def test_f1_is_that_of_scikit_learn():
         assert float(found[k]) == pytest.approx(expected, abs=1e-12)
     decided[:, 1] = truth[:, 1] = False
     assert scores.f1(decided, truth).isnan().tolist() == [False, True, False]
-    with pytest.raises(InputError, match="masks must have equal shapes"):
+    with pytest.raises(InputError, match="must have the same shape"):
         scores.f1(decided, truth[:4])
 
 

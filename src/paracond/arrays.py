@@ -73,9 +73,9 @@ def _converted(what: str, value: Any, holes: bool) -> Found:
         return _from_column(what, value, holes)
     if isinstance(value, (list, tuple)):
         return _from_list(what, value, holes)
-    return (
-        _from_array(what, np.asarray(value), holes) if hasattr(value, "__array__") else (torch.as_tensor(value), None)
-    )
+    if hasattr(value, "__array__"):
+        return _from_array(what, np.asarray(value), holes)
+    return _from_tensor(what, torch.as_tensor(value))
 
 
 def _from_tensor(what: str, value: Any) -> Found:

@@ -264,7 +264,8 @@ class Chain:
         """
         at_least({"steps": (steps, 0)})
         check_progress(progress)
-        observers = tuple(observers) if isinstance(observers, Iterable) else (observers,)
+        several = isinstance(observers, Iterable) and not isinstance(observers, (str, bytes))
+        observers = tuple(observers) if several else (observers,)
         for observer in [each for each in observers if not callable(each)]:
             raise InputError(f"observers must be functions of a Move, found {shown(observer)}")
         after = self.advance(self._validated(state), steps, observers, progress)

@@ -235,12 +235,19 @@ def true_or_false(what: str, found: object) -> None:
         raise InputError(f"{what} must be True or False, found {shown(found)}")
 
 
+def require_a(kind: type, **found: object) -> None:
+    """Refuse arguments that are not of a kind: `require_a(Kernel, q=q)`."""
+    for what, value in found.items():
+        if not isinstance(value, kind):
+            article = "an" if kind.__name__[0] in "AEIO" else "a"
+            wrong = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
+            raise InputError(f"{what} must be {article} {kind.__name__}, found {wrong}")
+
+
 def called(what: str, function: Callable, *arguments: Any) -> Any:
-    """What a function of the user returns. Where it cannot take these arguments, the message names it."""
+    """What a function of the user returns. Where it fails, as with arguments of another kind, the message names it."""
     try:
         return function(*arguments)
-    except InputError:
-        raise
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         raise InputError(f"{what} failed: {type(error).__name__}: {error!s:.200}".splitlines()[0]) from error
 

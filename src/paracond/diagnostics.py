@@ -34,6 +34,7 @@ from paracond.distributions import Distribution
 from paracond.families import is_class
 from paracond.inference import Diagnostics, Sweeps, query
 from paracond.initializers import initial_state
+from paracond.memory import require_room, row_bytes
 from paracond.model import JointModel, require_model
 
 ACTIVE = 0.02  # nats
@@ -86,7 +87,7 @@ def latent_usage(model: JointModel, data: Data, latent: str, *, sweeps: int = 4,
         raise InputError(f"data must be Data(values, mask), found {type(data).__name__}")
     generator = model.generator(seed)
     known, mask = model.validate(data.state, data.mask)
-    model.check_names([latent])
+    model.check_names([latent], "latent")
     if bool(mask[latent].any()):
         raise InputError(f"{latent!r} is observed in the data: it is not a latent")
     state = initial_state(model, len(data), generator, known, mask)
@@ -166,6 +167,7 @@ def consistency(
     """
     chains, warmup, steps = as_count("chains", chains, 2), as_count("warmup", warmup, 0), as_count("steps", steps)
     model = _asked(model)
+    require_room(f"chains={chains}", chains * row_bytes(model), model.device)
     generator = model.generator(seed)
     state = initial_state(model, chains, generator) if state is None else model.whole_state(state)
     chain = Chain(model, scan="random", per_row=True, batch=row_count(state), generator=generator)

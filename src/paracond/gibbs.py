@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from paracond.chain import Chain, Observer, transition
-from paracond.data import InputError, at_least
+from paracond.data import InputError, as_count, shown
 from paracond.observers import Marginals, Monitor
 from paracond.question import Answer, Diagnostics, Moments, Question
 from paracond.runtime.engine import Engine
@@ -37,11 +37,11 @@ class Converged:
     r_hat: float = 1.05
 
     def __post_init__(self) -> None:
-        at_least({"limit": (self.limit, 1)})
+        object.__setattr__(self, "limit", as_count("limit", self.limit))
         for name, least in (("ess", 0.0), ("r_hat", 1.0)):
             found = getattr(self, name)
             if not isinstance(found, (int, float)) or isinstance(found, bool) or not found >= least:
-                raise InputError(f"{name} must be a number, at least {least:g}, found {found!r}")
+                raise InputError(f"{name} must be a number, at least {least:g}, found {shown(found)}")
 
     def run(self, chains: Chains) -> bool:
         """Run; whether the chains have converged."""
@@ -68,7 +68,9 @@ class Sweeps:
     warmup: int | None = None
 
     def __post_init__(self) -> None:
-        at_least({"sweeps": (self.count, 1), "warmup": (self.warmup or 0, 0)})
+        object.__setattr__(self, "count", as_count("count of Sweeps", self.count))
+        if self.warmup is not None:
+            object.__setattr__(self, "warmup", as_count("warmup of Sweeps", self.warmup, 0))
 
     def run(self, chains: Chains) -> bool:
         """Run; whether the chains have converged."""

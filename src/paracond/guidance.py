@@ -87,7 +87,7 @@ def guided(model: JointModel, name: str, where: Sequence[int] | Tensor, weight: 
     weight: how much more they count; 0 is the model itself.
     """
     require_model(model)
-    model.check_names([name])
+    model.check_names([name], "name")
     family, context = model.variables[name], GUIDANCE.format(name)
     if not isinstance(family, Binary):
         raise InputError(f"guidance is for Binary groups, found {name!r}: {family}")
@@ -158,7 +158,7 @@ def edited(
 
 def _changed(model: JointModel, state: Mapping[str, Tensor], name: str, change: Observed) -> tuple[State, Tensor]:
     """Return the changed state, and a mask `[*event]` of the changes."""
-    model.check_names([name])
+    model.check_names([name], "name")
     whole = model.whole_state(state)
     if not isinstance(change, Observed):
         change = Observed(change)

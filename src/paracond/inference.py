@@ -29,6 +29,7 @@ import torch
 from paracond.chain import SCANS, Chain, max_rows, require_defined
 from paracond.data import Data, InputError, Observed, State, as_count, one_of, row_count, shown, take, warn_caller
 from paracond.gibbs import Chains, Converged, Sweeps, joined
+from paracond.memory import require_room, row_bytes
 from paracond.model import JointModel, Regeneration, require_model
 from paracond.precision import Precise, Rounds
 from paracond.question import Answer, Diagnostics, Given, Init, Moments, Question, require_finite
@@ -96,6 +97,10 @@ def query(
         raise InputError(f"chains={chains} samples need as many tours, but stop={stop!r} allows {stop.most}")
     _check_scan(scan, anew)
     question = Question.of(model, given, want, rows, init)
+    drawn = row_count(question.known) * chains
+    require_room(f"chains={chains} samples of every row", drawn * row_bytes(model), model.device)
+    if isinstance(stop, Precise):
+        require_room(f"stop={stop!r:.80}: all tours of a row", stop.least * row_bytes(model), model.device)
     engine = Engine.of(model.device, engine)
     with rows_draw():
         matters, direct = question.relevant()

@@ -38,6 +38,7 @@ from paracond.data import (
     as_count,
     named,
     one_of,
+    row_count,
     seeded,
     shown,
     take,
@@ -48,6 +49,7 @@ from paracond.exact import enumerate_model, limiting
 from paracond.families import Categorical, Family
 from paracond.inference import sample
 from paracond.initializers.initial_state import has_init, log_density
+from paracond.memory import require_room, row_bytes
 from paracond.model import JointModel, Regeneration, require_model
 from paracond.question import Given, Question
 from paracond.runtime.engine import Engine
@@ -125,6 +127,8 @@ def log_likelihood(
         raise InputError(
             "a likelihood needs a sweep of warm-up: pass regeneration=Regeneration(rate, warmup=1) or more"
         )
+    needed = (draws or DRAWS) * max(8 * row_count(values), 2 * row_bytes(model))  # every row is scored by every draw
+    require_room(f"draws={draws or DRAWS}", needed, model.device)
     count, before = draws or DRAWS, Regeneration(anew.rate, anew.warmup - 1)
     known, clamp = _one_row(model, given, mask)
     many = {name: Observed(known[name].expand(count, *known[name].shape[1:]), clamp[name]) for name in known}

@@ -280,13 +280,13 @@ class JointModel(nn.Module):
 
     # --- checks -------------------------------------------------------------------------------------------------
 
-    def check_names(self, names: Iterable[str]) -> None:
-        """Refuse names that are no group of the model."""
+    def check_names(self, names: Iterable[str], what: str = "names") -> None:
+        """Refuse names that are no group of the model; `what` is the name of the argument."""
         if not isinstance(names, Iterable):
-            raise InputError(f"names must be names of groups, found {shown(names)}")
+            raise InputError(f"{what} must be names of groups, found {shown(names)}")
         for name in names:
             if not isinstance(name, str):
-                raise InputError(f"names of groups must be text, found {shown(name)}")
+                raise InputError(f"{what}: the name of a group must be text, found {shown(name)}")
             if name not in self.variables:
                 close = difflib.get_close_matches(name, self.variables, 1)
                 hint = f"; do you mean {close[0]!r}?" if close else ""

@@ -32,6 +32,7 @@ from paracond.data import (
 )
 from paracond.html_table import html_table
 from paracond.initializers.initial_state import has_init, initial_state
+from paracond.memory import require_room, row_bytes
 from paracond.model import JointModel, require_model
 from paracond.observers import summary
 from paracond.streams import Generator, RowStreams, row_digests
@@ -326,6 +327,7 @@ def _known(model: JointModel, given: Given, rows: int | None) -> tuple[State, Ma
     if rows is not None and batch not in (1, rows):
         raise InputError(f"rows={rows}, and given has {batch} rows: leave out rows, or give one row for all")
     batch = batch if rows is None else rows
+    require_room(f"rows={batch}", 2 * batch * row_bytes(model), model.device)  # what is known, and what is drawn
     spread = {k: v.expand(batch, *v.shape[1:]) if len(v) == 1 else v for k, v in values.items()}
     return model.validate(spread, masks, batch)
 
@@ -338,5 +340,5 @@ def _wanted(model: JointModel, mask: Mask, want: Iterable[str] | None) -> list[s
     wanted = [want] if isinstance(want, str) else list(want)
     if not wanted:
         raise InputError("want is empty: name at least one group")
-    model.check_names(wanted)
+    model.check_names(wanted, "want")
     return wanted

@@ -31,6 +31,7 @@ from paracond.chain import Chain
 from paracond.data import Data, InputError, Observed, State, as_count, named, row_count, seeded, shown, take
 from paracond.inference import sample
 from paracond.initializers.initial_state import initial_state
+from paracond.memory import require_room, row_bytes
 from paracond.model import JointModel, Regeneration, require_model
 from paracond.runtime.engine import Engine
 from paracond.tours import slots_of
@@ -108,6 +109,7 @@ def distances(
     data = held_out if isinstance(held_out, Data) else Data(named("held_out", held_out))
     model.validate(data.state, data.mask)  # rows that are not chosen too
     count = as_count("rows", ROWS[model.device.type == "cuda"] if rows is None else rows, 100)
+    require_room(f"rows={count} chains", 2 * count * row_bytes(model), model.device)
     if len(data) < 100:
         raise InputError(f"held_out must have at least 100 rows to compare with, found {len(data)}")
     kinds = isinstance(candidates, (list, tuple)) and all(isinstance(each, Regeneration) for each in candidates)

@@ -35,9 +35,10 @@ from torch import Tensor
 from paracond.baselines.estimators import estimators_of
 from paracond.baselines.priors import Fixed, Prior, Vamp
 from paracond.chain import transition
-from paracond.data import Data, InputError, State, at_least, one_of, take
+from paracond.data import Data, InputError, State, as_count, at_least, named, one_of, take
 from paracond.distributions import Distribution
 from paracond.families import Binary, Real
+from paracond.memory import require_room, row_bytes
 from paracond.model import JointModel
 from paracond.training.completion import Augment, Completion, CompletionOptions
 from paracond.training.trainer import Trainer, fingerprint, modes_kept
@@ -75,11 +76,13 @@ def random_code(
     in `VAE`."""
     names = _two_groups(model)
     one_of("the latent", latent, names)
+    given = named("given", given)
     for name in given:
         model.check_names([name])
         if name in names:
             raise InputError(f"a random code draws {name!r}: only context can be given")
-    at_least({"rows": (rows, 1)})
+    rows = as_count("rows", rows)
+    require_room(f"rows={rows}", 2 * rows * row_bytes(model), model.device)
     x = next(name for name in names if name != latent)
     generator = model.generator(seed)
     state, _ = model.validate(dict(given), rows=rows)

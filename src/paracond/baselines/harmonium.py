@@ -38,14 +38,15 @@ import torch
 from torch import Tensor, nn
 
 from paracond.conditional import Conditional
-from paracond.data import Data, InputError, at_least
+from paracond.data import Data, InputError, as_count, as_numbers, named, shown, true_or_false
 from paracond.distributions import Distribution
 from paracond.families import Binary, Categorical, Family, Real, Shape
 from paracond.initializers import random_state
-from paracond.model import JointModel
+from paracond.model import JointModel, require_model
 from paracond.networks import Network
 from paracond.runtime.nonfinite import NonFiniteError
 from paracond.training.former import Former
+from paracond.training.parts import made_optimiser
 from paracond.training.schedules import Schedule, as_schedule, set_rate
 from paracond.training.stepwise import Stepwise
 
@@ -88,6 +89,7 @@ def harmonium(variables: Mapping[str, Family]) -> JointModel:
 
     If both are Real, p exists only where sigma_x sigma_y |W| < 1 (spectral norm), which nothing here ensures.
     """
+    variables = named("variables", variables)
     if len(variables) != 2:
         raise InputError(f"a harmonium has two groups, found {', '.join(variables) or 'none'}")
     for name, family in variables.items():
@@ -111,7 +113,10 @@ def gaussian_rbm(visible: int | Shape, hidden: int | Shape, scale: float = 1.0) 
 def _check_linear(name: str, family: Family) -> None:
     fixed = isinstance(family, Real) and not isinstance(family.scale, str)
     if not fixed and not isinstance(family, (Binary, Categorical)):
-        raise InputError(f"{name!r} must be Binary, Categorical or Real with a number as its scale, found {family}")
+        raise InputError(
+            f"{name!r} of variables must be Binary, Categorical or Real with a number as its scale, "
+            f"found {shown(family)}"
+        )
 
 
 def _side(family: Family, other: str, read: Family, transposed: bool) -> Side:
@@ -164,6 +169,7 @@ class Group:
 
 def groups(model: JointModel) -> tuple[Group, Group]:
     """x and y of a harmonium; refuses other models."""
+    require_model(model)
     found = [(name, model.conditional(name).network) for name in model.names]
     sides = [Group(name, model.variables[name], side) for name, side in found if isinstance(side, Side)]
     if len(sides) != 2 or sides[0].side.weight is not sides[1].side.weight:
@@ -177,7 +183,7 @@ def groups(model: JointModel) -> tuple[Group, Group]:
 def free_energy(model: JointModel, x: Tensor) -> Tensor:
     """F(x) = -log sum_y Z p(x, y), `[rows]`; it can be differentiated."""
     visible, hidden = groups(model)
-    return _free_energy(visible, hidden, model.validate({visible.name: x})[0][visible.name])
+    return _free_energy(visible, hidden, _known(model, visible, x))
 
 
 def log_normaliser(model: JointModel) -> Tensor:
@@ -202,8 +208,16 @@ def pseudo_likelihood(model: JointModel, x: Tensor) -> Tensor:
     Times the number of coordinates, it is what scikit-learn's `BernoulliRBM.score_samples` estimates by one of them.
     """
     visible, hidden = groups(model)
-    value = model.validate({visible.name: x})[0][visible.name]
+    value = _known(model, visible, x)
     return torch.cat([_pseudo_likelihood(visible, hidden, rows) for rows in value.split(ROWS)])
+
+
+def _known(model: JointModel, group: Group, x: Tensor) -> Tensor:
+    """Values of a group, all of which are known, as they are stored."""
+    value = as_numbers("x", x)
+    if value.ndim and not len(value):
+        raise InputError("x must have at least one row, found none")
+    return model.validate({group.name: value})[0][group.name]
 
 
 def _free_energy(group: Group, other: Group, value: Tensor) -> Tensor:
@@ -267,7 +281,8 @@ class ContrastiveDivergence(Stepwise[Info, JointModel]):
         optimiser: Optimiser = sgd,
         seed: int = 0,
     ):
-        at_least({"sweeps": (sweeps, 1), "batch_size": (batch_size, 1)})
+        sweeps, batch_size = as_count("sweeps", sweeps), as_count("batch_size", batch_size)
+        true_or_false("persistent", persistent)
         if not isinstance(data, Data):
             raise InputError(f"contrastive divergence takes Data(values), found {type(data).__name__}")
         self.model = model
@@ -283,7 +298,7 @@ class ContrastiveDivergence(Stepwise[Info, JointModel]):
         learned = [parameter for parameter in self.parameters if parameter.requires_grad]
         if not learned:
             raise InputError("no parameter requires a gradient: call model.requires_grad_(True)")
-        self.optimiser = optimiser(learned)
+        self.optimiser = made_optimiser(optimiser, learned)
         self.former = Former(learned, self.optimiser)
         self.order = torch.empty(0, dtype=torch.long)
         self.step_count = 0

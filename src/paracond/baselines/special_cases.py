@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paracond.data import Data, InputError, Mask, State, as_numbers, at_least
-from paracond.model import JointModel
+from paracond.data import Data, InputError, Mask, State, as_numbers, at_least, require_a
+from paracond.model import JointModel, require_model
 from paracond.theory.kernels import Kernel, KernelLearner
 from paracond.training.completion import CompletionOptions
 from paracond.training.learner import Learner
@@ -63,8 +63,7 @@ def wake_sleep(model: JointModel, data: Data, prior: Tensor, **options) -> Learn
 
 def diffusion(kernel: Kernel, data: Data | Mapping[str, Tensor], noise: Kernel, **options) -> KernelLearner:
     """Learns to undo `noise`. Options are those of `KernelLearner`."""
-    if not isinstance(noise, Kernel):
-        raise InputError(f"the noise must be a Kernel, found {noise!r}")
+    require_a(Kernel, noise=noise)
     return KernelLearner(kernel, data, **_with("diffusion", options, {"q": noise}))
 
 
@@ -88,13 +87,14 @@ def _game(method: str, model: JointModel, data: Data, prior: Tensor, options: Ma
 
 
 def _draws(model: JointModel, name: str, prior: Tensor) -> Tensor:
-    prior = as_numbers(name, prior)
+    prior = as_numbers("prior", prior)
     if prior.ndim == 0 or len(prior) == 0:
         raise InputError(f"the prior of {name!r} must be draws, [rows, *event], found shape {list(prior.shape)}")
     return model.validate({name: prior})[0][name]
 
 
 def _validated(method: str, model: JointModel, data: Data) -> tuple[State, Mask]:
+    require_model(model)
     if not isinstance(data, Data):
         raise InputError(f"{method} takes Data(values), found {type(data).__name__}")
     return model.validate(data.state, data.mask)

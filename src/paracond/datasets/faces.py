@@ -99,12 +99,12 @@ def load(folder: str | os.PathLike[str] | None = None) -> Faces:
     root = os.environ.get(ENVIRONMENT)
     places = [Path(folder)] if folder is not None else [Path(root) / "faces", Path(root)] if root else []
     for place in (place.expanduser() for place in places):
-        if (place / FILE).is_file():
+        if os.path.isfile(place / FILE):  # also where the name is too long
             return _read_npz(place / FILE)
-        if (place / IMAGES).is_dir():
+        if os.path.isdir(place / IMAGES):
             return _kept(place)
     none = f"no folder (give one, by folder= or --data, or set {ENVIRONMENT})"
-    looked = ", ".join(str(place) for place in places) or none
+    looked = ", ".join(f"{place!s:.120}" for place in places) or none
     raise InputError(f"neither {FILE} nor {IMAGES}/ was found; looked in {looked}")
 
 

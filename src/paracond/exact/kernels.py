@@ -23,6 +23,7 @@ from torch import Tensor
 
 from paracond.data import InputError, as_numbers, one_of, shown
 
+ROUNDING = 1e-12  # of the sum of probabilities
 DENSE = 1024  # up to this many states, linear algebra is dense
 SCANS = ("systematic", "random")
 
@@ -257,7 +258,7 @@ def as_law(what: str, found: object, shape: Sequence[int] | None = None) -> Tens
         raise InputError(
             f"{what} must be probabilities that sum to one, found the least {least:g} and the sum {total:g}"
         )
-    return p
+    return p if abs(float(p.sum()) - 1) < ROUNDING else p / p.sum()  # those of float32 sum to one only nearly
 
 
 def select(r: Tensor, keep: Sequence[Tensor]) -> Tensor:

@@ -229,6 +229,7 @@ def f_hat(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
 
 def f(data: Tensor, p: Kernel, q: Kernel, n: int) -> Tensor:
     """Return F = F-hat + sum q_n(x) q(x' | x) log q(x' | x), eq. hatF."""
+    require_kernel("q", q)
     return q.forward_score(trajectory(q, data, n)[n - 1]) + f_hat(data, p, q, n)
 
 

@@ -22,9 +22,10 @@ from torch import Tensor
 
 from paracond.chain import transition
 from paracond.conditional import Conditional, Initializer
-from paracond.data import Data, InputError, Mask, State, at_least, merge, named, seeded, shown, true_or_false
+from paracond.data import Data, InputError, Mask, State, as_count, at_least, merge, named, seeded, shown, true_or_false
 from paracond.distributions import Distribution
 from paracond.families import is_class
+from paracond.memory import require_room, row_bytes
 from paracond.model import JointModel
 from paracond.networks.arguments import names_of
 from paracond.streams import Generator, RowStreams, at
@@ -51,7 +52,8 @@ def initial_state(
     again: redraw groups without an initializer once, even if no group has one.
     """
     _require_model(model)
-    at_least({"rows": (rows, 1)})
+    rows = as_count("rows", rows)
+    require_room(f"rows={rows}", 2 * rows * row_bytes(model), model.device)
     true_or_false("fitted", fitted)
     true_or_false("again", again)
     known, mask = (named(what, {} if found is None else found) for what, found in (("known", known), ("mask", mask)))
@@ -85,7 +87,8 @@ def redraw_rest(model: JointModel, state: State, mask: Mask, names: Sequence[str
 def random_state(model: JointModel, rows: int, generator: Generator) -> State:
     """Random values of every group that has a conditional. Copies nothing from the host, so it can be recorded."""
     _require_model(model)
-    at_least({"rows": (rows, 1)})
+    rows = as_count("rows", rows)
+    require_room(f"rows={rows}", rows * row_bytes(model), model.device)
     if not isinstance(generator, (torch.Generator, RowStreams)):
         raise InputError(f"generator must be a torch.Generator, found {shown(generator)}")
     found = {}

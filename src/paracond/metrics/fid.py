@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paracond.data import InputError
+from paracond.data import InputError, as_count, require_a
 
 VARIABLE = "PARACOND_INCEPTION"
 SIDE = 299
@@ -129,6 +129,9 @@ def _convolutions(tf32: bool) -> Iterator[None]:
 
 def check_images(images: Tensor, least: int = 1) -> None:
     """Refuse tensors that are not images in [0, 1], or fewer than `least`."""
+    require_a(Tensor, images=images)
+    if images.is_meta or images.layout != torch.strided:
+        raise InputError("images must be a plain tensor with numbers")
     if images.ndim != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point() or not images.numel():
         raise InputError(f"images must be floats [n, 1 or 3, height, width], found {images.dtype} {list(images.shape)}")
     if len(images) < least:
@@ -197,7 +200,9 @@ class FID:
     """Measures FIDs: `fid = FID(extractor).real(training_images)`, then `fid.score(images)`."""
 
     def __init__(self, extractor: Extractor, device: torch.device | str = "cpu", batch: int = 256):
-        self.extractor, self.device, self.batch = extractor.to(device), torch.device(device), batch
+        require_a(Extractor, extractor=extractor)
+        self.batch = as_count("batch", batch)
+        self.extractor, self.device = extractor.to(device), torch.device(device)
         self._real: Statistics | None = None
 
     def real(self, images: Tensor, cache: str | Path | None = None) -> FID:

@@ -36,16 +36,32 @@ from torch import Tensor, nn
 
 from paracond.chain import Chain
 from paracond.conditional import Conditional
-from paracond.data import Data, InputError, State, at_least, one_of, row_count, seeded, take, wide
-from paracond.model import JointModel
+from paracond.data import (
+    Data,
+    InputError,
+    State,
+    as_count,
+    at_least,
+    one_of,
+    require_a,
+    row_count,
+    seeded,
+    shown,
+    take,
+    true_or_false,
+    wide,
+)
+from paracond.model import JointModel, require_model
 from paracond.networks import Network
 from paracond.runtime.nonfinite import NonFiniteError
 from paracond.training.former import Former
+from paracond.training.parts import made_optimiser
 from paracond.training.schedules import Schedule, as_schedule, set_rate
 from paracond.training.stepwise import Stepwise
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 FORMS = ("running", "literal")
+MOST_SIZE = 2**14  # of the matrix of a `LogLinear`
 
 
 class Kernel(nn.Module, ABC):
@@ -77,6 +93,8 @@ class FactorKernel(Kernel):
 
     def __init__(self, name: str, conditional: Conditional):
         super().__init__()
+        require_a(str, name=name)
+        require_a(Conditional, conditional=conditional)
         self.name, self.conditional = name, conditional
 
     def validate(self, state: State) -> State:
@@ -116,6 +134,8 @@ class LogLinear(Network):
 
     def __init__(self, name: str, size: int):
         super().__init__()
+        require_a(str, name=name)
+        size = as_count("size", size, most=MOST_SIZE)
         self.name, self.reads = name, (name,)
         self.weight = nn.Parameter(torch.zeros(size, size))
         self.bias = nn.Parameter(torch.zeros(size))
@@ -144,6 +164,8 @@ class JointKernel(Kernel):
 
     def __init__(self, model: JointModel, reversible: bool = False):
         super().__init__()
+        require_model(model)
+        true_or_false("reversible", reversible)
         self.model, self.reversible = model, reversible
 
     def validate(self, state: State) -> State:
@@ -172,8 +194,7 @@ class JointKernel(Kernel):
 
 def whole_states(kernel: Kernel, data: Data | Mapping[str, Tensor]) -> State:
     """Convert examples to states of the kernel. Missing values are refused."""
-    if not isinstance(kernel, Kernel):
-        raise InputError(f"a Kernel is needed, found {type(kernel).__name__}")
+    require_a(Kernel, kernel=kernel)
     data = data if isinstance(data, Data) else Data(data)
     missing = [name for name, mask in data.mask.items() if not bool(mask.all())]
     if missing:
@@ -232,10 +253,10 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
         after_update: Callable[[], None] | None = None,
         seed: int = 0,
     ):
-        at_least({"batch_size": (batch_size, 1)})
+        batch_size = as_count("batch_size", batch_size)
         one_of("form", form, FORMS)
-        if not isinstance(q, Kernel) and q not in ("forward", "reverse"):
-            raise InputError(f'q must be "forward", "reverse" or a kernel, found {q!r}')
+        if not (isinstance(q, Kernel) or (isinstance(q, str) and q in ("forward", "reverse"))):
+            raise InputError(f'q must be "forward", "reverse" or a kernel, found {shown(q)}')
         self.kernel, self.data, self.q = kernel, whole_states(kernel, data), q
         self.chain_length = as_schedule("chain_length", chain_length)
         self.rate = None if learning_rate is None else as_schedule("learning_rate", learning_rate)
@@ -244,7 +265,7 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
         learned = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
         if not learned:
             raise InputError("no parameter requires a gradient: call kernel.requires_grad_(True)")
-        self.optimiser = optimiser(learned)
+        self.optimiser = made_optimiser(optimiser, learned)
         self.former = Former(learned, self.optimiser)
         device = next(iter(self.data.values())).device
         self.generator = seeded(seed, device)
@@ -287,7 +308,7 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
     def _pairs(self, length: float) -> tuple[State, State]:
         """Return x_k and x_k+1, of whole sequences or of the running batch."""
         if self.form == "literal":
-            states = sequence(self._drawn_from(), self._fresh(self.batch_size), round(length), self.generator)
+            states = _sequence(self._drawn_from(), self._fresh(self.batch_size), round(length), self.generator)
             return _joined(states[:-1]), _joined(states[1:])
         before = self.batch
         after = self._drawn_from().sample(before, self.generator)
@@ -309,6 +330,11 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
 @torch.no_grad()
 def sequence(q: Kernel, first: State, n: int, generator: torch.Generator) -> list[State]:
     """Draw x_2, ..., x_n+1 after x_1 = first; all of them are returned."""
+    require_a(Kernel, q=q)
+    return _sequence(q, whole_states(q, first), as_count("n", n, 0), generator)
+
+
+def _sequence(q: Kernel, first: State, n: int, generator: torch.Generator) -> list[State]:
     states = [first]
     for _ in range(n):
         states.append(q.sample(states[-1], generator))
@@ -344,8 +370,8 @@ class Objective:
 def objective(p: Kernel, q: Kernel, data: Data | Mapping[str, Tensor], n: int, generator: torch.Generator) -> Objective:
     """Estimate F and F-hat of `p` up to n, along chains of `q` from each example. The last term of F is exact given
     x_n, where the entropy of q is known."""
-    at_least({"n": (n, 1)})
-    states = sequence(q, whole_states(p, data), n, generator)
+    require_a(Kernel, p=p, q=q)
+    states = _sequence(q, whole_states(p, data), as_count("n", n), generator)
     gains, lasts = [], []
     for before, after in itertools.pairwise(states):
         forward, entropy = _scores(q, after, before), q.entropy(before)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from paracond.data import InputError, State
+from paracond.data import InputError, State, as_float, require_a
 from paracond.theory.kernels import Kernel
 
 
@@ -16,9 +16,10 @@ class Flips(Kernel):
 
     def __init__(self, name: str, chance: float):
         super().__init__()
-        if not 0 < chance < 1:
-            raise InputError(f"the chance of a flip must be between 0 and 1, found {chance}")
-        self.name, self.chance = name, chance
+        require_a(str, name=name)
+        self.name, self.chance = name, as_float("chance", chance)
+        if not 0 < self.chance < 1:
+            raise InputError(f"the chance of a flip must be between 0 and 1, found {self.chance:g}")
 
     def sample(self, previous: State, generator: torch.Generator) -> State:
         value = previous[self.name]

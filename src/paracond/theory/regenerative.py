@@ -16,7 +16,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from paracond.data import InputError, State, row_count, wide
+from paracond.composition import each_a
+from paracond.data import InputError, State, require_a, row_count, wide
 from paracond.distributions import Distribution, Gaussian
 from paracond.families import Family, Real
 from paracond.model import Regeneration
@@ -33,9 +34,7 @@ class Regenerative(Kernel):
 
     def __init__(self, kernel: Kernel, begin: Kernel, rate: float):
         super().__init__()
-        for part in (kernel, begin):
-            if not isinstance(part, Kernel):
-                raise InputError(f"a Kernel is needed, found {type(part).__name__}")
+        require_a(Kernel, kernel=kernel, begin=begin)
         self.kernel, self.begin, self.rate = kernel, begin, Regeneration(rate, 0).rate
 
     def validate(self, state: State) -> State:
@@ -65,10 +64,11 @@ class RandomValues(Kernel):
 
     def __init__(self, families: Mapping[str, Family]):
         super().__init__()
+        families = each_a("families", families, Family)
         for name, family in families.items():
             if not (family.finite or isinstance(family, Real)):
                 raise InputError(f"the density of random values of {name!r}, a {type(family).__name__}, is not known")
-        self.families = dict(families)
+        self.families = families
 
     def validate(self, state: State) -> State:
         for name, family in self.families.items():

@@ -6,13 +6,14 @@ copies tensors into those that exist: recorded programs hold on to these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from paracond.data import Mask, State
+from paracond.data import InputError, Mask, State, called, shown
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine
 from paracond.runtime.nonfinite import NonFiniteGuard
@@ -42,6 +43,16 @@ def flags(state: State) -> Mask:
 def weights(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers, including buffers that a state_dict leaves out."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def made_optimiser(optimiser: Callable, *arguments: Any) -> torch.optim.Optimizer:
+    """The optimiser that a function of the user makes, or refuse it."""
+    if not callable(optimiser):
+        raise InputError(f"optimiser must be a function that makes one, found {shown(optimiser)}")
+    made = called("optimiser", optimiser, *arguments)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(f"optimiser must return a torch.optim.Optimizer, found {shown(made)}")
+    return made
 
 
 @torch.no_grad()

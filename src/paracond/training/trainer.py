@@ -21,15 +21,16 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from paracond.data import Data, InputError, as_count, as_float, called, named, seeded, shown
+from paracond.data import Data, InputError, as_count, as_float, named, seeded
 from paracond.html_table import html_table
+from paracond.memory import require_room, row_bytes
 from paracond.model import JointModel
 from paracond.runtime.engine import Engine, RoundedCopy
 from paracond.runtime.nonfinite import NonFiniteError, NonFiniteGuard
 from paracond.training import checkpoints
 from paracond.training.completion import Completion, Source
 from paracond.training.former import Former
-from paracond.training.parts import Resources, copy_into, weights
+from paracond.training.parts import Resources, copy_into, made_optimiser, weights
 from paracond.training.schedules import Schedule, as_schedule, set_rate
 from paracond.training.stepwise import Stepwise
 
@@ -77,13 +78,12 @@ class Trainer(Stepwise[Info, JointModel]):
         engine: str | Engine = "auto",
         seed: int = 0,
     ):
-        decay = as_float("average", average)
+        self.batch_size, decay = as_count("batch_size", batch_size), as_float("average", average)
         if not 0 <= decay < 1:
             raise InputError(f"average must be a number in [0, 1), found {decay:g}")
-        if not callable(optimiser):
-            raise InputError(f"optimiser must be a function of a name and parameters, found {shown(optimiser)}")
         if not isinstance(model, JointModel):
             raise InputError(f"a {type(self).__name__} takes a JointModel, found {type(model).__name__}")
+        require_room(f"batch_size={batch_size}", 4 * self.batch_size * row_bytes(model), model.device)  # pool and batch
         if not isinstance(data, Data):
             raise InputError(f"a {type(self).__name__} takes Data(values, mask), found {type(data).__name__}")
         for name in model.names:
@@ -93,7 +93,7 @@ class Trainer(Stepwise[Info, JointModel]):
         self.model = model
         self.engine = Engine.of(model.device, engine)
         self.rates = _rates(model, learning_rate)
-        self.batch_size, self.decay = as_count("batch_size", batch_size), decay
+        self.decay = decay
         self.generator = model.generator(seed)
         self.host = seeded(seed)  # choices that are made on the host
         self.step_count = 0
@@ -112,12 +112,8 @@ class Trainer(Stepwise[Info, JointModel]):
         if not any(self.parameters.values()):
             raise InputError("no parameter of the model requires a gradient; call model.requires_grad_(True) first")
         self.learns_init = {n: _init_learns(model, n) for n in model.names}  # one that was fitted does not
-        self.optimisers: dict[str, torch.optim.Optimizer] = {
-            n: called("optimiser", optimiser, n, own) for n, own in self.parameters.items() if own
-        }
+        self.optimisers = {name: made_optimiser(optimiser, name, own) for name, own in self.parameters.items() if own}
         for name, made in self.optimisers.items():
-            if not isinstance(made, torch.optim.Optimizer):
-                raise InputError(f"optimiser must return a torch.optim.Optimizer, found {shown(made)} for {name!r}")
             engine.capturable(name, made)
         self.former = {name: Former(self.parameters[name], made) for name, made in self.optimisers.items()}
         self.rounded = engine.rounded_copy(model)
@@ -279,6 +275,8 @@ class Trainer(Stepwise[Info, JointModel]):
         learned = [name for name in names if name in self.optimisers]
         for name in learned:
             self.optimisers[name].zero_grad()
+        if learned and not objective.requires_grad:
+            raise InputError(f"what networks return of {', '.join(learned)} has no gradient: do not detach it")
         if learned:
             objective.backward()
         return {name: self._norm(name) if name in learned else torch.zeros_like(objective) for name in names}
