@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -265,10 +266,10 @@ class Chain:
         at_least({"steps": (steps, 0)})
         check_progress(progress)
         several = isinstance(observers, Iterable) and not isinstance(observers, (str, bytes))
-        observers = tuple(observers) if several else (observers,)
-        for observer in [each for each in observers if not callable(each)]:
+        watching: tuple[Any, ...] = tuple(observers) if several else (observers,)
+        for observer in [each for each in watching if not callable(each)]:
             raise InputError(f"observers must be functions of a Move, found {shown(observer)}")
-        after = self.advance(self._validated(state), steps, observers, progress)
+        after = self.advance(self._validated(state), steps, watching, progress)
         assert self.undefined is not None
         self.undefined.refuse()
         return after
