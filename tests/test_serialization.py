@@ -499,7 +499,7 @@ def test_sizes_are_not_multiplied_for_minutes(tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda d: d["alpha"].update(a=0), "alpha must be positive"),
+        (lambda d: d["alpha"].update(a=0), "must be over 0"),
         (lambda d: d.update(alpha={"a": 1.7e308, "b": 1.7e308}), "would never be redrawn"),
         (lambda d: d.update(alpha={"a": 1e-300, "b": 1.0}), "would never be redrawn"),
         (lambda d: d["regeneration"].update(rate=1e-300), "at most 1,000,000 sweeps"),

@@ -269,7 +269,11 @@ class Chain:
         watching: tuple[Any, ...] = tuple(observers) if several else (observers,)
         for observer in [each for each in watching if not callable(each)]:
             raise InputError(f"observers must be functions of a Move, found {shown(observer)}")
-        after = self.advance(self._validated(state), steps, watching, progress)
+        valid = self._validated(state)
+        for former in (self.undefined, None if self._recorder is None else self._recorder.undefined):
+            if former is not None:
+                former.traces.zero_()  # of a run that was refused
+        after = self.advance(valid, steps, watching, progress)
         assert self.undefined is not None
         self.undefined.refuse()
         return after

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from paracond.chain import Undefined, full_clamp, transition
 from paracond.data import (
+    Data,
     InputError,
     Mask,
     Observed,
@@ -37,7 +38,7 @@ from paracond.model import JointModel, require_model
 from paracond.observers import summary
 from paracond.streams import Generator, RowStreams, row_digests
 
-Given = Mapping[str, Tensor | Observed]
+Given = Mapping[str, Tensor | Observed] | Data
 Init = str | Mapping[str, Tensor]
 
 
@@ -315,6 +316,8 @@ def require_finite(name: str, *numbers: Tensor | None) -> None:
 def _known(model: JointModel, given: Given, rows: int | None) -> tuple[State, Mask]:
     """What is given, as values and full masks of all variables; single rows are repeated."""
     rows = None if rows is None else as_count("rows", rows)
+    if isinstance(given, Data):
+        given = {name: Observed(value, given.mask[name]) for name, value in given.state.items()}
     observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in named("given", given).items()}
     model.check_names(observed)
     values, masks = separated({k: v.value for k, v in observed.items()}, {k: v.mask for k, v in observed.items()})
