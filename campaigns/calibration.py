@@ -38,18 +38,19 @@ STOPS = (pc.Precise(), pc.Tours(200))
 FAILURE_RATE = 1e-3  # of all tests of ranks together
 DRAWS = 63  # among which true values are ranked
 BINS = 16
+REPEATS = 5  # joints of each family
 KNOWN = 0.4  # the share of groups, and of coordinates, that are clamped
 
 #: Every family and every kind of scale; a new family needs no more than a line.
 FAMILIES: dict[str, Family] = {
-    "Binary": pc.Binary(4),
+    "Binary": pc.Binary(3),
     "Categorical": pc.Categorical(3, 3),
-    "Real, element": pc.Real(4, initial_scale=0.5),
-    "Real, coordinate": pc.Real(4, scale="coordinate", initial_scale=0.5),
-    "Real, learned": pc.Real(4, scale="learned", initial_scale=0.5),
-    "Real, fixed": pc.Real(4, scale=0.7),
-    "Real, ceiling": pc.Real(4, initial_scale=0.5, ceiling=0.9),
-    "Real, bounds": pc.Real(4, initial_scale=0.5, bounds=(-1.0, 0.5)),
+    "Real, element": pc.Real(3, initial_scale=0.5),
+    "Real, coordinate": pc.Real(3, scale="coordinate", initial_scale=0.5),
+    "Real, learned": pc.Real(3, scale="learned", initial_scale=0.5),
+    "Real, fixed": pc.Real(3, scale=0.7),
+    "Real, ceiling": pc.Real(3, initial_scale=0.5, ceiling=0.9),
+    "Real, bounds": pc.Real(3, initial_scale=0.5, bounds=(-1.0, 0.5)),
 }
 
 
@@ -70,14 +71,14 @@ class Model:
 
 
 MODELS: dict[str, Model] = {
-    "conditional Gaussian": Model(joints.mixed, pc.Regeneration(0.03, 60), rows=40, joints=7),
-    "scale mixture": Model(lambda g: joints.scale_mixture(g, 3.0, 3), pc.Regeneration(0.05, 40)),
-    "stuck number": Model(lambda g: joints.stuck(g, 100, 1.2, True, 0.1), pc.Regeneration(0.05, 40)),
-    "stuck bit": Model(lambda g: joints.stuck(g, 100, 2.0, False, 0.2), pc.Regeneration(0.05, 40)),
+    "conditional Gaussian": Model(joints.mixed, pc.Regeneration(0.03, 60), rows=50, joints=7),
+    "scale mixture": Model(lambda g: joints.scale_mixture(g, 3.0, 3), pc.Regeneration(0.05, 40), rows=250),
+    "stuck number": Model(lambda g: joints.stuck(g, 70, 1.2, True, 0.1), pc.Regeneration(0.05, 40), rows=250),
+    "stuck bit": Model(lambda g: joints.stuck(g, 70, 2.0, False, 0.2), pc.Regeneration(0.05, 40), rows=250),
     "slow start": Model(lambda g: joints.slow_start(g, 4), pc.Regeneration(0.03, 40)),
 }
 TURN = [name for name, model in MODELS.items() for _ in range(model.joints)]
-BRISK = pc.Regeneration(0.1, 15)  # for the joints of single families
+BRISK = pc.Regeneration(0.08, 25)  # for the joints of single families
 SWEEPS = 40  # and of their chains that never begin anew
 
 
@@ -266,7 +267,7 @@ def main(arguments: list[str] | None = None) -> None:
     began = time.monotonic()
     shares: dict[tuple[str, str], Share] = defaultdict(Share)
     of_families: dict[str, Share] = {kind: shares["every family", kind] for kind in KINDS}
-    tally = run_families(chosen.rows, chosen.seed, 4, of_families)
+    tally = run_families(chosen.rows, chosen.seed, REPEATS, of_families)
     left = chosen.seconds - (time.monotonic() - began)
     for number in trials(chosen.count, left):
         ask_intervals(TURN[number % len(TURN)], number, chosen.seed, shares)

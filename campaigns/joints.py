@@ -248,9 +248,9 @@ def slow_start(generator: torch.Generator, size: int = 2, least: float = 0.6, mo
 
 
 def emitting(generator: torch.Generator, family: Family, cells: int = 3) -> Cells:
-    """A class c, and a group x of any family whose law depends on it."""
+    """A class c, and a group x of any family whose law depends on it, not so much that c moves slowly."""
     options: dict = {"generator": generator, "dtype": torch.float64}
-    outputs = 0.5 * torch.randn(cells, *family.output_shape, **options)
+    outputs = (0.7 if family.finite else 0.25) * torch.randn(cells, *family.output_shape, **options)
     shared = {name: 0.03 * torch.randn(v.shape, **options) for name, v in family.shared_parameters().items()}
     return Cells({"c": pc.Categorical(cells)}, torch.randn(cells, **options), {"x": Emitted(family, outputs, shared)})
 

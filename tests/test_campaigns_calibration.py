@@ -141,6 +141,7 @@ def test_a_small_campaign(tmp_path, monkeypatch, capsys):
     few = {name: replace(model, rows=15) for name, model in calibration.MODELS.items()}
     monkeypatch.setattr(calibration, "MODELS", few)
     monkeypatch.setattr(calibration, "TURN", list(few))
+    monkeypatch.setattr(calibration, "REPEATS", 1)
     monkeypatch.setattr(calibration, "STOPS", (pc.Tours(32),))
     calibration.main(["--count", "5", "--rows", "15", "--seed", "5", "--out", str(tmp_path)])
     found = {each["name"]: each["value"] for each in json.loads((tmp_path / "trust.json").read_text())["metrics"]}

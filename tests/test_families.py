@@ -363,10 +363,10 @@ def test_no_draw_leaves_the_support_and_what_is_outside_is_refused(family):
 def test_units_of_a_support():
     """With two ends nothing needs to be scaled; with one, values should be near 1."""
     ages = pc.Truncated(support=(17.0, 90.0))
-    assert (ages.initial_scale, ages.floor, ages.ceiling) == pytest.approx((0.03 * 36.5, 0.0365, 73.0))
+    assert (ages.initial_scale, ages.floor, ages.ceiling) == pytest.approx((0.03 * 36.5, 0.0365, 182.5))
     law = ages.distribution(torch.tensor([[0.0, 0.0], [-9.0, 0.0], [9.0, 0.0]]))
     torch.testing.assert_close(law.mu, torch.tensor([53.5, -19.5, 126.5]), rtol=1e-3, atol=1e-2)
-    assert (pc.Truncated(support=(0, None)).ceiling, pc.Truncated(support=(0, None)).reach) == (2.0, 10.0)
+    assert (pc.Truncated(support=(0, None)).ceiling, pc.Truncated(support=(0, None)).reach) == (5.0, 10.0)
     with pytest.raises(pc.InputError, match="farther than 10 from 0"):
         pc.Truncated(support=(0, None)).check_examples("income", torch.full((10,), 4e4))
 

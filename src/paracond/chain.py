@@ -264,8 +264,9 @@ class Chain:
         """
         at_least({"steps": (steps, 0)})
         check_progress(progress)
-        several = isinstance(observers, Iterable) and not isinstance(observers, (str, bytes))
-        observers = tuple(observers) if several else (observers,)
+        if not isinstance(observers, Iterable) or isinstance(observers, (str, bytes)):
+            observers = (observers,)
+        observers = tuple(observers)
         for observer in [each for each in observers if not callable(each)]:
             raise InputError(f"observers must be functions of a Move, found {shown(observer)}")
         after = self.advance(self._validated(state), steps, observers, progress)

@@ -37,6 +37,7 @@ GAIN = 10.0
 # never failed on twelve tables (research/defaults_of_real.py).
 AUTO: Any = "auto"
 CEILING = 2.0
+WIDEST = 1e18  # standard deviation, whose square is still finite
 REACH = 5.0  # bounds of the mean, in ceilings
 
 
@@ -381,7 +382,8 @@ class Truncated(Family):
     initial_scale: the standard deviation before learning. The default is 0.03 for standard deviations near 1, or the
         same share of half the width of the support.
     floor: the smallest standard deviation; 0.001 in the same way.
-    ceiling: the largest standard deviation; 2 in the same way.
+    ceiling: the largest standard deviation; 5 in the same way. It is that of the whole Gaussian, of which the support
+        may show only a flank.
     """
 
     support: tuple[float | None, float | None] = (None, None)
@@ -393,7 +395,7 @@ class Truncated(Family):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_support(self.support)
-        for what, share in (("initial_scale", 0.03), ("floor", 1e-3), ("ceiling", CEILING)):
+        for what, share in (("initial_scale", 0.03), ("floor", 1e-3), ("ceiling", 5.0)):
             if getattr(self, what) == AUTO:
                 object.__setattr__(self, what, share * self.unit)
         _check_scale("Truncated", self.scale)
@@ -416,7 +418,7 @@ class Truncated(Family):
     @property
     def reach(self) -> float:
         """How far locations are from the middle of the support, or from 0 if it has no end."""
-        return REACH * self.ceiling if None in self.support else 2 * self.unit
+        return 2 * (self.ceiling if None in self.support else self.unit)
 
     @property
     def output_shape(self) -> Shape:
@@ -495,7 +497,7 @@ def _shared_scale(scale: str | float, event_shape: Shape) -> dict[str, Tensor]:
 
 def _check_scale(family: str, scale: Any) -> None:
     word = isinstance(scale, str) and scale in ("element", "coordinate", "learned")
-    fixed = isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < math.inf
+    fixed = isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale <= WIDEST
     if not (word or fixed):
         raise InputError(
             f'scale of {family} must be "element", "coordinate", "learned" or a positive number, found {shown(scale)}'
@@ -528,7 +530,10 @@ def _check_support(found: Any) -> None:
 
 
 def _is_number(found: Any) -> bool:
-    return isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found)
+    try:
+        return isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
 
 
 def _is_auto(found: object) -> bool:

@@ -2,9 +2,9 @@
 
 `chains` chains begin at the first state of every row and run in stretches. With `Converged`, stretches of doubled
 length are run, each measured afresh so that the earlier ones are its warm-up, until one has R-hat and effective sample
-size in bounds. The first one has no warm-up, so it is never the answer: chains that are still on the way from where
-they began agree too. How long that takes depends on the model, and nothing bounds it. More chains make answers more
-precise, not runs shorter, since R-hat <= 1.05 needs as many draws of each chain whatever their number.
+size in bounds. The first one has no warm-up, so it is never the answer: where all chains are still on the way from
+where they began, they agree. How long that takes depends on the model, and nothing bounds it. More chains make answers
+more precise, not runs shorter, since R-hat <= 1.05 needs as many draws of each chain whatever their number.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Sweeps:
     warmup: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", as_count("count of Sweeps", self.count))
+        object.__setattr__(self, "count", as_count("sweeps", self.count))
         if self.warmup is not None:
-            object.__setattr__(self, "warmup", as_count("warmup of Sweeps", self.warmup, 0))
+            object.__setattr__(self, "warmup", as_count("warmup", self.warmup, 0))
 
     def run(self, chains: Chains) -> bool:
         """Run; whether the chains have converged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 import paracond as pc
 from paracond.cli.given import ModelConfig, context_rows, seen_parts
-from paracond.cli.places import require_free
+from paracond.cli.places import free, require_free
 from paracond.data import InputError
 from paracond.metrics.scores import accuracy
 from paracond.serialization import replace_file
@@ -34,8 +34,8 @@ class Config(ModelConfig):
     """the group to decide"""
     sweeps: int | None = None
     """length of chains that never begin anew, where a chain is needed (if not given: tours, until errors are small)"""
-    out: Path = Path("runs/decisions.csv")
-    """the table"""
+    out: Path = field(default_factory=lambda: free(Path("runs/decisions.csv")))
+    """the table (if not given, the first of runs/decisions.csv, runs/decisions-2.csv, ... that is not there yet)"""
 
     @property
     def folder(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -56,6 +57,12 @@ def _try(folder: Path, new: list[Path]) -> None:
         for path in new:
             with suppress(OSError):
                 path.rmdir()
+
+
+def free(path: Path) -> Path:
+    """The path, or the first of NAME-2, NAME-3, ... that is not there yet: where a command writes by default."""
+    names = itertools.chain([path], (path.with_stem(f"{path.stem}-{k}") for k in itertools.count(2)))
+    return next(each for each in names if not os.path.lexists(each))
 
 
 def require_free(paths: Iterable[Path], overwrite: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 import paracond as pc
 from paracond.cli.given import Given, ModelConfig, context_rows, read_given, seen_part, seen_parts
 from paracond.cli.pictures import Files, is_picture
+from paracond.cli.places import free
 from paracond.data import InputError
 from paracond.guidance import SWEEPS, WEIGHT, check_weight
 
@@ -40,8 +41,8 @@ class Config(ModelConfig):
     edit_sweeps: Annotated[int | None, tyro.conf.arg(help=EDIT_SWEEPS)] = None
     separate: bool = False
     """write every image into a file of its own too, OUT/samples/NUMBER.png, which can be given again"""
-    out: Path = Path("runs/sample")
-    """folder"""
+    out: Path = field(default_factory=lambda: free(Path("runs/sample")))
+    """folder (if not given, the first of runs/sample, runs/sample-2, ... that is not there yet)"""
 
 
 def main(config: Config) -> str:
