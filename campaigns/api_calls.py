@@ -17,6 +17,7 @@ import numpy as np
 import scipy.stats
 import torch
 from hostile_values import (
+    BIG,
     Attack,
     Count,
     Flag,
@@ -389,7 +390,7 @@ def query(rng: Random) -> Call:
     exact = isinstance(start, str)
     check = check_answer(value, dict(given.value), want, chains, 1, stop if exact else None, anew, scan)
     short = never and scan != "systematic"  # a group may never be redrawn
-    return Call("pc.query", pc.query, args, check, [value.model], refuses=short)
+    return Call("pc.query", pc.query, args, check, [value.model], refuses=short, words=("never redrawn",))
 
 
 @call(5)
@@ -1094,7 +1095,7 @@ def save_and_load(rng: Random) -> Call:
                 _Paths(folder.path, True),
                 ("folder", "no model", "nowhere", "file", "path", "empty", "there is no"),
             ),
-            "modules": Arg(modules, Is((), none=not own, more=more), ("modules", *value.families)),
+            "modules": Arg(modules, _Modules((), none=not own, more=more), ("modules", *value.families)),
         }
         function: Any = pc.JointModel.load
     else:
@@ -1138,6 +1139,14 @@ def save_and_load(rng: Random) -> Call:
         compare=False,
         cleanup=folder.remove,
     )
+
+
+class _Modules(Is):
+    """Networks by group; where none is needed, there may be none."""
+
+    def judge(self, value: Any, valid: Any) -> str:
+        none = self.none and isinstance(value, Mapping) and not value
+        return "fine" if none else super().judge(value, valid)
 
 
 @call(1.5)
@@ -1477,6 +1486,7 @@ def images(rng: Random) -> Call:
 @call(1)
 def settings(rng: Random) -> Call:
     which = rng.choice(["Regeneration", "Precise", "Tours", "Converged", "Sweeps", "CompletionOptions", "Engine"])
+    most = rng.choice([0, 64])
     made: dict[str, dict[str, Arg]] = {
         "Regeneration": {
             "rate": Arg(0.1, Num(0, 1, open_low=True, open_high=False), ("rate",)),
@@ -1484,8 +1494,8 @@ def settings(rng: Random) -> Call:
         },
         "Precise": {
             "error": Arg(0.1, Num(0, open_low=True), ("error",)),
-            "least": Arg(4, Count(2, 64), ("least", "most")),
-            "most": Arg(rng.choice([0, 64]), _Most(), ("most", "least")),
+            "least": Arg(4, Count(2, most or BIG), ("least", "most")),
+            "most": Arg(most, _Most(), ("most", "least")),
         },
         "Tours": {"count": Arg(5, Count(2), ("count", "least", "most", "tours"))},
         "Converged": {
@@ -1616,8 +1626,9 @@ class _Bounds(hostile.Kind):
     def judge(self, value: Any, valid: Any) -> str:
         if value is None:
             return "fine"
-        pair = isinstance(value, tuple | list | np.ndarray) and len(value) == 2 and not np.ma.isMaskedArray(value)
+        pair = isinstance(value, tuple | list | np.ndarray) and np.shape(value)[:1] == (2,)
         try:
+            pair = pair and not np.ma.isMaskedArray(value)
             return "fine" if pair and -math.inf < value[0] < value[1] < math.inf else "bad"
         except Exception:
             return "bad"
@@ -1940,7 +1951,7 @@ def network(rng: Random) -> Call:
         if which == "StackedMLP":
             given["city"] = torch.zeros(2, built.weight1.shape[0])
         with torch.no_grad():
-            return built({k: given[k] for k in built.reads})
+            return built({k: given[k] if k in given else torch.zeros(2, options["inputs"][k]) for k in built.reads})
 
     def judge_image(found: Any, values: dict[str, Any]) -> None:
         finite_numbers(found)
@@ -2425,7 +2436,7 @@ def diagnostics(rng: Random) -> Call:
 def schedules(rng: Random) -> Call:
     which = rng.choice(["linear", "cosine", "as_schedule"])
     if which == "as_schedule":
-        args = {"value": Arg(0.5, Num(), ("rate",))}
+        args = {"value": Arg(0.5, _Rate(0), ("rate",))}
 
         def function(value):
             return float(pc.schedules.as_schedule("rate", value)(3))
