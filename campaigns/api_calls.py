@@ -1251,12 +1251,12 @@ def data(rng: Random) -> Call:
     state = {name: state[name] for name in names}
     masks = {name: torch.ones(5, dtype=torch.bool) for name in names if rng.random() < 0.5}
     bad = (
-        Attack("{'typo': mask}", lambda: {"typo": torch.ones(5, dtype=torch.bool)}, "bad"),
+        Attack("{'nobody': mask}", lambda: {"nobody": torch.ones(5, dtype=torch.bool)}, "bad"),
         Attack("{1: mask}", lambda: {1: torch.ones(5, dtype=torch.bool)}, "bad"),
     )
     args = {
         "state": Arg(state, _Unjudged(families), ("state", "data", *names)),
-        "mask": Arg(masks, _Masks(families, state, bad), ("mask", *names)),
+        "mask": Arg(masks, _Masks(families, state, bad), ("mask", "nobody", *names)),
     }
 
     def function(state, mask):
@@ -1814,7 +1814,10 @@ class _Sizes(hostile.Kind):
         self.empty = empty
 
     def judge(self, value: Any, valid: Any) -> str:
-        return "fine" if isinstance(value, Mapping) and not value and self.empty else "bad"
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            return "bad"
+        sizes = all(Count().judge(size, None) != "bad" for size in value.values())
+        return "fine" if sizes and (value or self.empty) else "bad"
 
     def own(self, valid: Any) -> list[Attack]:
         wrong = [None, "word", -1, 0, 1.5, math.nan, 10**30, [1], True]

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -264,11 +265,7 @@ class Chain:
         """
         at_least({"steps": (steps, 0)})
         check_progress(progress)
-        if not isinstance(observers, Iterable) or isinstance(observers, (str, bytes)):
-            observers = (observers,)
-        observers = tuple(observers)
-        for observer in [each for each in observers if not callable(each)]:
-            raise InputError(f"observers must be functions of a Move, found {shown(observer)}")
+        observers = _functions(observers)
         after = self.advance(self._validated(state), steps, observers, progress)
         assert self.undefined is not None
         self.undefined.refuse()
@@ -314,6 +311,18 @@ class Chain:
     def sweeps(self, count: int) -> int:
         """The number of steps in which every free group is redrawn `count` times (on average, if random)."""
         return count * len(self.free)
+
+
+def _functions(observers: Any) -> tuple[Observer, ...]:
+    """Observers, or the only one, or refuse what is none."""
+    try:
+        several = not callable(observers) and not isinstance(observers, (str, bytes))
+        found = tuple(observers) if several else (observers,)
+    except TypeError:  # it is no list either
+        found = (observers,)
+    for observer in [each for each in found if not callable(each)]:
+        raise InputError(f"observers must be functions of a Move, found {shown(observer)}")
+    return found
 
 
 class _Recorder:
