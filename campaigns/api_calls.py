@@ -817,7 +817,7 @@ def chain(rng: Random) -> Call:
     args = {
         "model": _model(value),
         "generator": Arg(rng.randrange(99), _Generators(), ("generator",)),
-        "clamp": Arg(clamp, Is((), none=True, more=bad_clamps), ("clamp", "mask", name, "typo")),
+        "clamp": Arg(clamp, _Optional((), none=True, more=bad_clamps), ("clamp", "mask", name, "typo")),
         "scan": Arg("random" if per_row else rng.choice(SCANS), Word(SCANS if not per_row else ("random",)), ("scan",)),
         "per_row": Arg(per_row, Flag(), ("per_row",)),
         "batch": Arg(rows if per_row else None, Count(none=not per_row or clamp is not None), ("batch", "rows")),
@@ -1095,7 +1095,7 @@ def save_and_load(rng: Random) -> Call:
                 _Paths(folder.path, True),
                 ("folder", "no model", "nowhere", "file", "path", "empty", "there is no"),
             ),
-            "modules": Arg(modules, _Modules((), none=not own, more=more), ("modules", *value.families)),
+            "modules": Arg(modules, _Optional((), none=not own, more=more), ("modules", *value.families)),
         }
         function: Any = pc.JointModel.load
     else:
@@ -1141,8 +1141,8 @@ def save_and_load(rng: Random) -> Call:
     )
 
 
-class _Modules(Is):
-    """Networks by group; where none is needed, there may be none."""
+class _Optional(Is):
+    """A dictionary of which every entry may be left out, where there need not be one."""
 
     def judge(self, value: Any, valid: Any) -> str:
         none = self.none and isinstance(value, Mapping) and not value
@@ -1451,7 +1451,11 @@ def digits(rng: Random) -> Call:
         "split": Arg("test", Word(("train", "test")), ("split",)),
         "hide": Arg(
             {"c": 0.5},
-            _States((Attack("{'c': 2}", lambda: {"c": 2}, "bad"), Attack("{'c': 'x'}", lambda: {"c": "x"}, "bad"))),
+            _Optional(
+                (),
+                none=True,
+                more=(Attack("{'c': 2}", lambda: {"c": 2}, "bad"), Attack("{'c': 'x'}", lambda: {"c": "x"}, "bad")),
+            ),
             ("hide", "hidden", "fraction", "typo"),
         ),
         "seed": _seed(rng),

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from paracond.data import (
     State,
     as_mask,
     at_least,
+    called,
     expand_mask,
     named,
     one_of,
@@ -322,7 +324,7 @@ def _functions(observers: Any) -> tuple[Observer, ...]:
         found = (observers,)
     for observer in [each for each in found if not callable(each)]:
         raise InputError(f"observers must be functions of a Move, found {shown(observer)}")
-    return found
+    return tuple(partial(called, "observers", each) for each in found)
 
 
 class _Recorder:

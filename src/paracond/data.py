@@ -300,7 +300,7 @@ def row_count(state: Mapping[str, Tensor]) -> int:
     """Return the number of rows, which must be the same in every group."""
     sizes = {name: len(value) for name, value in state.items()}
     if not sizes:
-        raise InputError("the state is empty: values of at least one group are needed, {name: values}")
+        raise InputError("the data or state is empty: values of at least one group are needed, {name: values}")
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name!r} has {n}" for name, n in sizes.items())
         raise InputError(f"groups differ in their number of rows: {listed}")
