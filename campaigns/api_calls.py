@@ -17,6 +17,7 @@ import numpy as np
 import scipy.stats
 import torch
 from hostile_values import (
+    BIG,
     Attack,
     Count,
     Flag,
@@ -389,7 +390,7 @@ def query(rng: Random) -> Call:
     exact = isinstance(start, str)
     check = check_answer(value, dict(given.value), want, chains, 1, stop if exact else None, anew, scan)
     short = never and scan != "systematic"  # a group may never be redrawn
-    return Call("pc.query", pc.query, args, check, [value.model], refuses=short)
+    return Call("pc.query", pc.query, args, check, [value.model], refuses=short, words=("never redrawn",))
 
 
 @call(5)
@@ -816,7 +817,7 @@ def chain(rng: Random) -> Call:
     args = {
         "model": _model(value),
         "generator": Arg(rng.randrange(99), _Generators(), ("generator",)),
-        "clamp": Arg(clamp, Is((), none=True, more=bad_clamps), ("clamp", "mask", name, "typo")),
+        "clamp": Arg(clamp, _Optional((), none=True, more=bad_clamps), ("clamp", "mask", name, "typo")),
         "scan": Arg("random" if per_row else rng.choice(SCANS), Word(SCANS if not per_row else ("random",)), ("scan",)),
         "per_row": Arg(per_row, Flag(), ("per_row",)),
         "batch": Arg(rows if per_row else None, Count(none=not per_row or clamp is not None), ("batch", "rows")),
@@ -857,6 +858,8 @@ class _Generators(hostile.Kind):
 
 class _Observers(hostile.Kind):
     def judge(self, value: Any, valid: Any) -> str:
+        if callable(value):
+            return "fine"
         return (
             "fine"
             if isinstance(value, list | tuple | set | dict | Tensor | np.ndarray) and hostile._is_empty(value)
@@ -1092,7 +1095,7 @@ def save_and_load(rng: Random) -> Call:
                 _Paths(folder.path, True),
                 ("folder", "no model", "nowhere", "file", "path", "empty", "there is no"),
             ),
-            "modules": Arg(modules, Is((), none=not own, more=more), ("modules", *value.families)),
+            "modules": Arg(modules, _Optional((), none=not own, more=more), ("modules", *value.families)),
         }
         function: Any = pc.JointModel.load
     else:
@@ -1136,6 +1139,14 @@ def save_and_load(rng: Random) -> Call:
         compare=False,
         cleanup=folder.remove,
     )
+
+
+class _Optional(Is):
+    """A dictionary of which every entry may be left out, where there need not be one."""
+
+    def judge(self, value: Any, valid: Any) -> str:
+        none = self.none and isinstance(value, Mapping) and not value
+        return "fine" if none else super().judge(value, valid)
 
 
 @call(1.5)
@@ -1240,12 +1251,12 @@ def data(rng: Random) -> Call:
     state = {name: state[name] for name in names}
     masks = {name: torch.ones(5, dtype=torch.bool) for name in names if rng.random() < 0.5}
     bad = (
-        Attack("{'typo': mask}", lambda: {"typo": torch.ones(5, dtype=torch.bool)}, "bad"),
+        Attack("{'nobody': mask}", lambda: {"nobody": torch.ones(5, dtype=torch.bool)}, "bad"),
         Attack("{1: mask}", lambda: {1: torch.ones(5, dtype=torch.bool)}, "bad"),
     )
     args = {
         "state": Arg(state, _Unjudged(families), ("state", "data", *names)),
-        "mask": Arg(masks, _Masks(families, state, bad), ("mask", *names)),
+        "mask": Arg(masks, _Masks(families, state, bad), ("mask", "nobody", *names)),
     }
 
     def function(state, mask):
@@ -1440,7 +1451,11 @@ def digits(rng: Random) -> Call:
         "split": Arg("test", Word(("train", "test")), ("split",)),
         "hide": Arg(
             {"c": 0.5},
-            _States((Attack("{'c': 2}", lambda: {"c": 2}, "bad"), Attack("{'c': 'x'}", lambda: {"c": "x"}, "bad"))),
+            _Optional(
+                (),
+                none=True,
+                more=(Attack("{'c': 2}", lambda: {"c": 2}, "bad"), Attack("{'c': 'x'}", lambda: {"c": "x"}, "bad")),
+            ),
             ("hide", "hidden", "fraction", "typo"),
         ),
         "seed": _seed(rng),
@@ -1475,6 +1490,7 @@ def images(rng: Random) -> Call:
 @call(1)
 def settings(rng: Random) -> Call:
     which = rng.choice(["Regeneration", "Precise", "Tours", "Converged", "Sweeps", "CompletionOptions", "Engine"])
+    most = rng.choice([0, 64])
     made: dict[str, dict[str, Arg]] = {
         "Regeneration": {
             "rate": Arg(0.1, Num(0, 1, open_low=True, open_high=False), ("rate",)),
@@ -1482,8 +1498,8 @@ def settings(rng: Random) -> Call:
         },
         "Precise": {
             "error": Arg(0.1, Num(0, open_low=True), ("error",)),
-            "least": Arg(4, Count(2, 64), ("least", "most")),
-            "most": Arg(rng.choice([0, 64]), _Most(), ("most", "least")),
+            "least": Arg(4, Count(2, most or BIG), ("least", "most")),
+            "most": Arg(most, _Most(), ("most", "least")),
         },
         "Tours": {"count": Arg(5, Count(2), ("count", "least", "most", "tours"))},
         "Converged": {
@@ -1614,8 +1630,9 @@ class _Bounds(hostile.Kind):
     def judge(self, value: Any, valid: Any) -> str:
         if value is None:
             return "fine"
-        pair = isinstance(value, tuple | list | np.ndarray) and len(value) == 2 and not np.ma.isMaskedArray(value)
+        pair = isinstance(value, tuple | list | np.ndarray) and np.shape(value)[:1] == (2,)
         try:
+            pair = pair and not np.ma.isMaskedArray(value)
             return "fine" if pair and -math.inf < value[0] < value[1] < math.inf else "bad"
         except Exception:
             return "bad"
@@ -1801,7 +1818,10 @@ class _Sizes(hostile.Kind):
         self.empty = empty
 
     def judge(self, value: Any, valid: Any) -> str:
-        return "fine" if isinstance(value, Mapping) and not value and self.empty else "bad"
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            return "bad"
+        sizes = all(Count().judge(size, None) != "bad" for size in value.values())
+        return "fine" if sizes and (value or self.empty) else "bad"
 
     def own(self, valid: Any) -> list[Attack]:
         wrong = [None, "word", -1, 0, 1.5, math.nan, 10**30, [1], True]
@@ -1938,7 +1958,7 @@ def network(rng: Random) -> Call:
         if which == "StackedMLP":
             given["city"] = torch.zeros(2, built.weight1.shape[0])
         with torch.no_grad():
-            return built({k: given[k] for k in built.reads})
+            return built({k: given[k] if k in given else torch.zeros(2, options["inputs"][k]) for k in built.reads})
 
     def judge_image(found: Any, values: dict[str, Any]) -> None:
         finite_numbers(found)
@@ -2423,7 +2443,7 @@ def diagnostics(rng: Random) -> Call:
 def schedules(rng: Random) -> Call:
     which = rng.choice(["linear", "cosine", "as_schedule"])
     if which == "as_schedule":
-        args = {"value": Arg(0.5, Num(), ("rate",))}
+        args = {"value": Arg(0.5, _Rate(0), ("rate",))}
 
         def function(value):
             return float(pc.schedules.as_schedule("rate", value)(3))

@@ -164,11 +164,11 @@ def directed_answers(rng: Random) -> Call:
     args = {"model": _model(_pair()), "prior": _prior(rng), "seed": _seed(rng)}
     if which == "random_code":
         args["latent"] = Arg("y", Names(["x", "y"], only_one=True), ("latent", "there is a prior"))
-        args["given"] = Arg({}, Groups({}), ("given", "random code", "typo"))
+        args["given"] = Arg({}, Groups({}), ("given", "random code", "typo", "variable"))
         args["rows"] = Arg(3, Count(huge=True), ("rows",))
     else:
         args["data"] = _examples(_data())
-        args["draws"] = Arg(2, Count(most=64), ("draws",))
+        args["draws"] = Arg(2, Count(), ("draws",))
     return _call(f"directed.{which}", getattr(directed, which), args)
 
 

@@ -329,14 +329,17 @@ def campaign(
     seed: int, count: int, seconds: float, shown: int = 3, every: bool = False
 ) -> tuple[common.Tally, Counter[str], float]:
     """Run all trials. Of every class of failures, `shown` are printed."""
-    tally, classes, begun = common.Tally("calls", bad=("raw", "silent"), shown=0), Counter[str](), time.monotonic()
+    tally, classes, begun = (
+        common.Tally("calls", bad=("raw", "silent", "harness"), shown=0),
+        Counter[str](),
+        time.monotonic(),
+    )
     examples: dict[str, list[str]] = {}
     for number in common.trials(count, seconds):
         try:
             result = trial(seed, number)
-        except Exception as e:
-            print("HARNESS", number, "".join(traceback.format_exception(e)[-3:]))
-            continue
+        except Exception as error:  # of the campaign itself
+            result = Result("harness", f"trial {number}", "".join(traceback.format_exception(error)[-3:]), error)
         line = f"--seed {seed} --only {number}: {result.what}: {result.why}"
         tally.add(result.outcome, line)
         if result.outcome in tally.bad:

@@ -807,4 +807,5 @@ class Probabilities(Kind):
         ]
 
     def judge(self, value: Any, valid: Any) -> str:
-        return "bad"
+        table = hasattr(value, "columns") and not self.shaped
+        return "fine" if table and abs(float(value.to_numpy().sum()) - 1) < 1e-9 else "bad"

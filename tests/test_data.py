@@ -456,7 +456,7 @@ def test_bad_questions_are_refused_in_words(given, words):
         (lambda: pc.JointModel([MODEL.conditional("t")]), "conditionals must be a dictionary"),
         (lambda: pc.JointModel({1: MODEL.conditional("t")}), "names of groups, which are text, found 1"),
         (lambda: pc.Regeneration("often"), "rate of Regeneration must be a number over 0"),
-        (lambda: pc.query(MODEL, want=[["t"]]), "names of groups must be text"),
+        (lambda: pc.query(MODEL, want=[["t"]]), "the name of a group must be text"),
     ],
 )
 def test_bad_models_are_refused_in_words(call, words):

@@ -228,6 +228,7 @@ def test_engines_have_streams_of_their_own_and_leave_them_to_the_next(monkeypatc
     monkeypatch.setattr(engine_module, "_idle", {})
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: next(streams))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     first = pc.Engine("cuda")
     second, third = first.twin(), copy.deepcopy(first)
     assert [engine._stream for engine in (first, second, third)] == [0, 1, 2]

@@ -319,7 +319,7 @@ def test_bad_lengths_are_refused():
     for never in ({"regeneration": 0}, {"stop": pc.Converged()}):
         with pytest.raises(pc.InputError, match="one chain cannot show whether it has converged"):
             pc.query(MODEL, {}, chains=1, **never)
-    with pytest.raises(pc.InputError, match="impute takes Data"):
+    with pytest.raises(pc.InputError, match="for impute"):
         pc.impute(MODEL, {"c": torch.tensor([0])})
     for count in (0, -1, "forever", 2.5, True):
         with pytest.raises(pc.InputError, match="sweeps must be a whole number, at least 1"):

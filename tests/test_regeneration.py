@@ -144,5 +144,5 @@ def test_bad_arguments_are_refused():
         choose_regeneration(model, held_out[:50])
     with pytest.raises(pc.InputError, match="rows must be a whole number, at least 100"):
         choose_regeneration(model, held_out, rows=10)
-    with pytest.raises(pc.InputError, match="candidates are empty"):
+    with pytest.raises(pc.InputError, match=r"candidates must be a list of Regeneration.*found \[\]"):
         choose_regeneration(model, held_out, candidates=[])

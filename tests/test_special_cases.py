@@ -149,7 +149,7 @@ def test_what_else_is_refused():
     with pytest.raises(pc.InputError, match="form is no option of pseudo-likelihood: it is 'literal'"):
         special_cases.pseudo_likelihood(model, data, form=LiteralForm(skip_redrawn=False))
     kernel = FactorKernel("z", pc.Conditional(pc.Binary(1), pc.networks.MLP({"z": 1}, [1], depth=0)))
-    with pytest.raises(pc.InputError, match="the noise must be a Kernel, found 'forward'"):
+    with pytest.raises(pc.InputError, match="noise must be a Kernel, found 'forward'"):
         special_cases.diffusion(kernel, {"z": torch.zeros(4, 1)}, "forward")
     with pytest.raises(pc.InputError, match="q is no option of diffusion"):
         special_cases.diffusion(kernel, {"z": torch.zeros(4, 1)}, Flips("z", 0.1), q="forward")

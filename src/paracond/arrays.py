@@ -91,7 +91,8 @@ def _from_tensor(what: str, value: Any) -> Found:
             raise InputError(f"{what} must be a plain tensor, found {kind}: {remedy}")
     if value.is_complex():
         raise InputError(f"{what} must be real numbers, found {value.dtype}")
-    return _common(what, value.detach()), None
+    plain = value.detach().clone() if value.is_inference() else value.detach()  # those hold no gradient of others
+    return _common(what, plain), None
 
 
 def _common(what: str, value: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from paracond.data import (
     State,
     as_mask,
     at_least,
+    called,
     expand_mask,
     named,
     one_of,
@@ -265,11 +267,7 @@ class Chain:
         """
         at_least({"steps": (steps, 0)})
         check_progress(progress)
-        several = isinstance(observers, Iterable) and not isinstance(observers, (str, bytes))
-        watching: tuple[Any, ...] = tuple(observers) if several else (observers,)
-        for observer in [each for each in watching if not callable(each)]:
-            raise InputError(f"observers must be functions of a Move, found {shown(observer)}")
-        valid = self._validated(state)
+        watching, valid = _functions(observers), self._validated(state)
         for former in (self.undefined, None if self._recorder is None else self._recorder.undefined):
             if former is not None:
                 former.traces.zero_()  # of a run that was refused
@@ -318,6 +316,18 @@ class Chain:
     def sweeps(self, count: int) -> int:
         """The number of steps in which every free group is redrawn `count` times (on average, if random)."""
         return count * len(self.free)
+
+
+def _functions(observers: Any) -> tuple[Observer, ...]:
+    """Observers, or the only one, or refuse what is none."""
+    try:
+        several = not callable(observers) and not isinstance(observers, (str, bytes))
+        found = tuple(observers) if several else (observers,)
+    except TypeError:  # it is no list either
+        found = (observers,)
+    for observer in [each for each in found if not callable(each)]:
+        raise InputError(f"observers must be functions of a Move, found {shown(observer)}")
+    return tuple(partial(called, "observers", each) for each in found)
 
 
 class _Recorder:

@@ -116,10 +116,7 @@ class Data:
 
     def to(self, device: torch.device | str) -> Data:
         """Copy the data to a device."""
-        try:
-            device = torch.device(device)
-        except (TypeError, RuntimeError):
-            raise InputError(f'device must be one of torch, such as "cpu" or "cuda", found {shown(device)}') from None
+        device = as_device(device)
         return Data({k: v.to(device) for k, v in self.state.items()}, {k: v.to(device) for k, v in self.mask.items()})
 
 
@@ -252,6 +249,20 @@ def called(what: str, function: Callable, *arguments: Any) -> Any:
         raise InputError(f"{what} failed: {type(error).__name__}: {error!s:.200}".splitlines()[0]) from error
 
 
+def as_device(device: Any) -> torch.device:
+    """A device that this machine has, or refuse it."""
+    try:
+        found = torch.device(device)
+    except Exception as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f'device must be such as "cpu", "cuda" or "cuda:1", found {shown(device)}: {why:.160}'
+        ) from None
+    if found.type == "meta" or (found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count()):
+        raise InputError(f"device {found} cannot be used: this machine has none")
+    return found
+
+
 def one_of(what: str, found: str, allowed: Sequence[str]) -> None:
     """Refuse a word that is not allowed; `what` is the name of the argument."""
     if not isinstance(found, str) or found not in allowed:
@@ -289,7 +300,7 @@ def row_count(state: Mapping[str, Tensor]) -> int:
     """Return the number of rows, which must be the same in every group."""
     sizes = {name: len(value) for name, value in state.items()}
     if not sizes:
-        raise InputError("values of at least one group are needed, found none: pass {name: values}")
+        raise InputError("the data or state is empty: values of at least one group are needed, {name: values}")
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name!r} has {n}" for name, n in sizes.items())
         raise InputError(f"groups differ in their number of rows: {listed}")

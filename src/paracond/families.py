@@ -37,6 +37,7 @@ AUTO: Any = "auto"
 # Limits of what networks of ours return for real groups without limits of their own, for values of standard deviation
 # 1: a mean, and a standard deviation. With them no chain can run away (research/defaults_of_real.py).
 FARTHEST, WIDEST = 10.0, 2.0
+LARGEST = 1e18  # standard deviation, whose square is still finite
 
 
 @dataclass(frozen=True)
@@ -502,7 +503,7 @@ def _shared_scale(scale: str | float, event_shape: Shape) -> dict[str, Tensor]:
 
 def _check_scale(family: str, scale: Any) -> None:
     word = isinstance(scale, str) and scale in ("element", "coordinate", "learned")
-    fixed = isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < math.inf
+    fixed = isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale <= LARGEST
     if not (word or fixed):
         raise InputError(
             f'scale of {family} must be "element", "coordinate", "learned" or a positive number, found {shown(scale)}'
@@ -535,7 +536,10 @@ def _check_support(found: Any) -> None:
 
 
 def _is_number(found: Any) -> bool:
-    return isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found)
+    try:
+        return isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
 
 
 def is_class(family: Family) -> bool:

@@ -68,9 +68,9 @@ class Sweeps:
     warmup: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", as_count("count of Sweeps", self.count))
+        object.__setattr__(self, "count", as_count("sweeps", self.count))
         if self.warmup is not None:
-            object.__setattr__(self, "warmup", as_count("warmup of Sweeps", self.warmup, 0))
+            object.__setattr__(self, "warmup", as_count("warmup", self.warmup, 0))
 
     def run(self, chains: Chains) -> bool:
         """Run; whether the chains have converged."""

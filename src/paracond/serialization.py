@@ -61,6 +61,7 @@ SEAL_LENGTH = len(b',\n "digest": ""\n}') + 64
 # an entry.
 MOST_BYTES, MOST_OBJECTS, MOST_ENTRIES, MOST_LEVELS = 2**23, 300_000, 500_000, 200
 MOST_FILES = 4096
+MOST_LETTERS = 4096  # of a path
 #: Errors of a place where no folder can be.
 NO_FOLDER = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 ATTEMPTS = 1000  # to read a folder that others keep replacing
@@ -207,7 +208,7 @@ def as_folder(folder: str | Path) -> Path:
     if not isinstance(folder, (str, os.PathLike)):
         raise InputError(f"folder must be a path, found {shown(folder)}")
     text = os.fspath(folder)
-    if not isinstance(text, str) or "\0" in text or not text.strip():
+    if not isinstance(text, str) or "\0" in text or not text.strip() or len(text) > MOST_LETTERS:
         raise InputError(f"folder must be the name of a folder, found {shown(text)}")
     return Path(text)
 

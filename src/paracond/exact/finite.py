@@ -92,8 +92,8 @@ class Finite:
         """Refuse names that are no group of the enumerated model."""
         if not isinstance(names, Sequence) or isinstance(names, str):
             raise InputError(f"names must be a list of groups, found {shown(names)}")
-        for name in [name for name in names if name not in self.names]:
-            raise InputError(f"unknown variable {name!r} (the enumerated groups are {', '.join(self.names)})")
+        for name in [name for name in names if not isinstance(name, str) or name not in self.names]:
+            raise InputError(f"unknown variable {shown(name)} (the enumerated groups are {', '.join(self.names)})")
 
     def _keep(self, given: Given) -> list[Tensor]:
         """Return, for every group, the indices of the values that agree with what is given."""

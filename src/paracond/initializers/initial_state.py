@@ -244,7 +244,8 @@ def _require_whole(
 
 
 def _readable(value: Tensor, device: torch.device) -> bool:
-    return value.layout == torch.strided and not value.is_complex() and value.device.type == device.type
+    simple = value.dtype.itemsize == 1 or value.dtype.is_signed  # torch hardly computes with unsigned ones
+    return simple and value.layout == torch.strided and not value.is_complex() and value.device.type == device.type
 
 
 def _require_mask(name: str, mask: Tensor | None, value: Tensor) -> None:

@@ -48,6 +48,8 @@ def _alike(**pair: Tensor) -> list[Tensor]:
         listed = " and ".join(f"{name} {list(value.shape)}" for name, value in values.items())
         raise InputError(f"{listed} must have the same shape")
     for name, value in values.items():
+        if value.ndim == 0:
+            raise InputError(f"{name} must have rows, found a single number")
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise InputError(f"{name} has NaN or infinite values")
     return list(values.values())

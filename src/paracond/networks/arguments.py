@@ -56,7 +56,8 @@ def families_of(variables: Any) -> dict[str, Family]:
 
 def names_of(what: str, found: Any) -> tuple[str, ...]:
     """Names of groups."""
-    if isinstance(found, (str, Tensor, Mapping)) or not hasattr(found, "__iter__"):
+    single = not hasattr(found, "__iter__") or getattr(found, "ndim", 1) == 0
+    if single or isinstance(found, (str, Tensor, Mapping)):
         raise InputError(f"{what} must be a list of names of groups, found {shown(found)}")
     names = tuple(found)
     for name in names:

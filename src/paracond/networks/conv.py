@@ -171,7 +171,7 @@ def image_network(
     if name != image:
         inputs = {k: math.prod(s) for k, s in shapes.items()}
         return ImageEncoder(image, shape, inputs, variables[name].output_shape, **options)
-    keeps_places = options.get("kind") == "residual"
+    keeps_places = str(options.get("kind")) == "residual"  # whatever it is, `ImageDecoder` refuses wrong ones
     maps = {k: s[0] for k, s in shapes.items() if keeps_places and list(s[1:]) == _halved(shape[1:], 2)}
     inputs = {k: math.prod(s) for k, s in shapes.items() if k not in maps}
     return ImageDecoder(inputs, variables[image].output_shape, maps, **options)

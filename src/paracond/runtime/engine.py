@@ -41,7 +41,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from paracond.data import InputError, one_of, shown, true_or_false
+from paracond.data import InputError, as_device, one_of, true_or_false
 
 MODES = ("auto", "eager", "rounded", "graphs")
 DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
@@ -112,7 +112,7 @@ class Engine:
     """
 
     def __init__(self, device: torch.device | str, mode: str = "auto", compile: bool = False):
-        self.device = _device(device)
+        self.device = as_device(device)
         true_or_false("compile", compile)
         if DEVICES.fullmatch(str(mode)):
             listed = ", ".join(MODES)
@@ -293,20 +293,6 @@ def lay_out(model: nn.Module) -> None:
     for weight in [layer.weight for layer in layers if not layer.weight.is_meta]:
         if not weight.is_contiguous(memory_format=torch.channels_last):
             weight.data = weight.data.to(memory_format=torch.channels_last)
-
-
-def _device(device: torch.device | str) -> torch.device:
-    """The device of this name."""
-    try:
-        found = torch.device(device)
-    except Exception as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f'device must be such as "cpu", "cuda" or "cuda:1", found {shown(device)}: {why:.160}'
-        ) from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"device {found} cannot be used: there are {torch.cuda.device_count()} CUDA devices")
-    return found
 
 
 def _move_towards(means: list[Tensor], values: list[Tensor], weight: Tensor) -> None:

@@ -61,6 +61,7 @@ from paracond.training.stepwise import Stepwise
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 FORMS = ("running", "literal")
+MOST_STEPS = 100_000  # of a sequence, all of which is kept
 MOST_SIZE = 2**14  # of the matrix of a `LogLinear`
 
 
@@ -289,6 +290,8 @@ class KernelLearner(Stepwise[KernelInfo, Kernel]):
         length = self.chain_length(self.step_count)
         if not length >= 1:
             raise InputError(f"chain_length must be at least 1, found {length} at step {self.step_count}")
+        if self.form == "literal" and length > MOST_STEPS:
+            raise InputError(f"chain_length of whole sequences must be at most {MOST_STEPS:,}, found {length:g}")
         if self.rate is not None:
             set_rate(self.optimiser, self.rate(self.step_count))
         before, after = self._pairs(length)

@@ -65,6 +65,8 @@ class RandomValues(Kernel):
     def __init__(self, families: Mapping[str, Family]):
         super().__init__()
         families = each_a("families", families, Family)
+        if not families:
+            raise InputError("families must have at least one group, found none")
         for name, family in families.items():
             if not (family.finite or isinstance(family, Real)):
                 raise InputError(f"the density of random values of {name!r}, a {type(family).__name__}, is not known")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paracond.data import InputError, State, as_float, shown, true_or_false
+from paracond.data import InputError, State, as_device, as_float, shown, true_or_false
 from paracond.families import Categorical
 from paracond.model import Context
 from paracond.networks.arguments import counts
@@ -47,7 +47,7 @@ class Moved:
         true_or_false("mirrored", mirrored)
         true_or_false("flag", flag)
         self.mirrored, self.flag = bool(mirrored), bool(flag)
-        labels, place = _exchange(exchange), _device(device)
+        labels, place = _exchange(exchange), as_device(device)
         self.masks = torch.tensor(labels, device=place)  # now: recorded programs cannot copy from the host
         self.labels = torch.tensor([0, *(k + 1 for k in labels)], device=place)
 
@@ -88,13 +88,3 @@ def _exchange(exchange: Sequence[int]) -> list[int]:
     if sorted(labels) != list(range(len(labels))):
         raise InputError(f"exchange must have each of 0 to {len(labels) - 1} once, found {shown(exchange)}")
     return labels
-
-
-def _device(device: torch.device | str) -> torch.device:
-    try:
-        found = torch.device(device)
-    except (TypeError, RuntimeError):
-        raise InputError(f'device must be one of torch, such as "cpu" or "cuda", found {shown(device)}') from None
-    if found.type == "meta" or (found.type == "cuda" and not torch.cuda.is_available()):
-        raise InputError(f"device: there is no {found} on this machine")
-    return found

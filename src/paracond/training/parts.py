@@ -51,7 +51,8 @@ def made_optimiser(optimiser: Callable, *arguments: Any) -> torch.optim.Optimize
         raise InputError(f"optimiser must be a function that makes one, found {shown(optimiser)}")
     made = called("optimiser", optimiser, *arguments)
     if not isinstance(made, torch.optim.Optimizer):
-        raise InputError(f"optimiser must return a torch.optim.Optimizer, found {shown(made)}")
+        group = f" for {arguments[0]!r}" if isinstance(arguments[0], str) else ""
+        raise InputError(f"optimiser must return a torch.optim.Optimizer, found {shown(made)}{group}")
     return made
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from paracond.data import InputError, as_float, at_least, called, shown
 
+MOST = 1e30  # numbers of 32 bits have it, and ten times as much
 Schedule = Callable[[int], float]
 
 
@@ -38,6 +39,8 @@ def _checked(what: str, value: Any, least: float, kind: str = "a number") -> flo
     number = as_float(what, value, kind)
     if number < least:
         raise InputError(f"{what} must be a number, {least:g} or more, found {shown(value)}")
+    if number > MOST:
+        raise InputError(f"{what} must be a number, at most {MOST:g}, found {shown(value)}")
     return value if isinstance(value, (int, float)) else number
 
 
