@@ -370,8 +370,8 @@ def test_any_name_of_a_group_can_be_drawn_and_given(saved):
     parts = {name: pc.Conditional(family, pc.networks.mlp(variables, name)) for name, family in variables.items()}
     pc.JointModel(parts).save("odd names")
     for name in names:
-        cli.main(["sample", "odd names", "--given", f"{name}=1", *QUICK, "--overwrite"])
-        found = np.load("runs/sample/samples.npz")
+        cli.main(["sample", "odd names", "--given", f"{name}=1", *QUICK, "--out", "odd", "--overwrite"])
+        found = np.load("odd/samples.npz")
         assert set(found) == set(names) and (found[name] == 1).all()
 
 
@@ -404,10 +404,10 @@ def test_an_inverted_picture_is_named(tmp_path, monkeypatch, capsys):
         ("negative.png", ["--invert"], ""),
         ("drawn/samples.png", ["--invert"], "x=drawn/samples.png looks inverted: black .*; leave out --invert\n"),
     ):
-        cli.main(["classify", model, "--given", f"x={word}", *option, *QUICK, "--overwrite"])
+        cli.main(["classify", model, "--given", f"x={word}", *option, *QUICK, "--out", "table.csv", "--overwrite"])
         said = capsys.readouterr().err
         assert re.fullmatch(message and f"paracond: {message}", said)
-        tables.append(Path("runs/decisions.csv").read_text().replace(word, ""))
+        tables.append(Path("table.csv").read_text().replace(word, ""))
     assert tables[0] == tables[2] != tables[1]
 
 
@@ -449,3 +449,9 @@ def test_a_device_is_no_engine(monkeypatch):
     with pytest.raises(pc.InputError, match="device must be such as"):
         pc.Engine("nonsense")
     assert NAMES[3] == "a=b" and json.loads(json.dumps(NAMES))  # names with any sign are in the model of these tests
+
+
+def test_runs_without_a_place_have_one_each(saved):
+    for _ in range(2):
+        cli.main(["sample", "saved", *QUICK])
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["sample", "sample-2"]

@@ -59,7 +59,7 @@ class Family(ABC):
     def __post_init__(self) -> None:
         sizes = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else (self.shape,)
         if any(not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= MOST for n in sizes):
-            raise InputError(f"an event shape has positive whole numbers, found {shown(self.shape)}")
+            raise InputError(f"an event shape has positive whole numbers, at most {MOST:,}, found {shown(self.shape)}")
         plain = tuple(int(n) for n in sizes)  # not those of numpy, which JSON does not know
         object.__setattr__(self, "shape", plain if isinstance(self.shape, (tuple, list)) else plain[0])
 
