@@ -1958,13 +1958,18 @@ def network(rng: Random) -> Call:
         if which == "StackedMLP":
             given["city"] = torch.zeros(2, built.weight1.shape[0])
         with torch.no_grad():
-            return built({k: given[k] if k in given else torch.zeros(2, options["inputs"][k]) for k in built.reads})
+            return built({k: given[k] if k in given else _read_by(k, options) for k in built.reads})
 
     def judge_image(found: Any, values: dict[str, Any]) -> None:
         finite_numbers(found)
         assert len(found) == 2, f"{len(found)} rows, not 2"
 
     return Call(f"networks.{which}", function, made[which], judge_image, draws_globally=True)
+
+
+def _read_by(name: str, options: Mapping[str, Any]) -> Tensor:
+    """What a network reads of a group that only its arguments name."""
+    return torch.zeros(2, 1, 16, 16) if name == options.get("image") else torch.zeros(2, options["inputs"][name])
 
 
 class _Images(hostile.Kind):

@@ -146,6 +146,7 @@ def edited(
     """
     require_model(model)
     sweeps, chunk = as_count("sweeps", sweeps, 0), None if chunk is None else as_count("chunk", chunk)
+    weight = check_weight(weight)
     whole, mask = _changed(model, state, name, change)
     strong, generator, parts = guided(model, name, mask, weight).eval_copy(), model.generator(seed), []
     asked, size = model.eval_copy(), chunk or max_rows(model, 4096 if model.device.type == "cuda" else 256)

@@ -258,7 +258,8 @@ def _given(model: JointModel, name: str, state: Mapping[str, Tensor]) -> tuple[I
     """The initializer of a group, and what it reads of a state."""
     _require_model(model)
     init, read = _init(model, name), model.init_reads(name)
-    _require_whole(model, "state", named("state", state), (name, *read))
+    model.check_names(named("state", state), "state")
+    _require_whole(model, "state", state, (name, *read))
     return init, model.encode(read, state)
 
 
