@@ -327,9 +327,9 @@ def _known(model: JointModel, given: Given, rows: int | None) -> tuple[State, Ma
     batch = max([len(t) for t in [*values.values(), *whole]], default=1)
     if batch == 0:
         raise InputError("given must have at least one row, found none")
-    if rows is not None and batch not in (1, rows):
+    if rows not in (None, 1) and batch not in (1, rows):
         raise InputError(f"rows={rows}, and given has {batch} rows: leave out rows, or give one row for all")
-    batch = batch if rows is None else rows
+    batch = batch if rows is None else max(batch, rows)
     require_room(f"rows={batch}", 2 * batch * row_bytes(model), model.device)  # what is known, and what is drawn
     spread = {k: v.expand(batch, *v.shape[1:]) if len(v) == 1 else v for k, v in values.items()}
     return model.validate(spread, masks, batch)
