@@ -438,7 +438,7 @@ def test_recorded_updates_learn_as_eager_ones_do(kind, latent):
 
 def test_what_is_not_finite_changes_nothing():
     model = model_of(pc.Real(2, ceiling=2.0), pc.Real(4, ceiling=2.0))
-    data = pc.Data({"x": torch.full((4, 4), 1e30), "c": torch.zeros(4).long()})
+    data = pc.Data({"x": torch.full((4, 4), 1e200, dtype=torch.float64), "c": torch.zeros(4).long()})
     learner = VAE(model, data, batch_size=4)
     before = [p.clone() for p in model.parameters()]
     with pytest.raises(pc.NonFiniteError, match="is not finite at step 0"):
