@@ -499,7 +499,7 @@ def log_likelihood(rng: Random) -> Call:
         "model": _model(value),
         "data": data,
         "given": Arg(given, Groups(value.families, none=True, spread=False), ("given", *value.families)),
-        "draws": Arg(draws, Count(2, none=value.exact, huge=True), ("draws",)),
+        "draws": Arg(draws, Count(2, none=True, huge=True), ("draws",)),
         "regeneration": Arg(rng.choice([None, REGENERATION]), Is((pc.Regeneration,), none=True), ("regeneration",)),
         "engine": _engine(),
         "seed": _seed(rng),
@@ -981,7 +981,7 @@ def learner(rng: Random) -> Call:
     way = rng.choice(["fit", "run", "step", "fit"])
     args = {
         "model": Arg(model, Is((pc.JointModel,), more=MODELS), ("model", "JointModel")),
-        "data": Arg(data, Is((pc.Data,), more=DATA), ("data", "Data", "typo")),
+        "data": Arg(data, Is((pc.Data,), more=DATA), ("data", "Data", "typo", *value.families)),
         "chain_length": Arg(rng.choice([4, 2.5, 1]), _Rate(1), ("chain_length", "chain length")),
         "batch_size": Arg(rng.choice([1, 8]), Count(huge=True), ("batch_size", "batch size")),
         "learning_rate": Arg(

@@ -141,7 +141,7 @@ def draw_group(model: JointModel, name: str, state: State, mask: Tensor, generat
 def score(model: JointModel, name: str, state: Mapping[str, Tensor]) -> Tensor:
     """log p_0(x_name | the rest of the state), `[batch]`, or a lower bound of it."""
     init, others = _given(model, name, state)
-    return init.score(state[name], others)
+    return init.score(model.variables[name].store(state[name], model.dtype), others)
 
 
 @torch.no_grad()
