@@ -245,23 +245,41 @@ def test_bad_families_are_refused(build, message):
         build()
 
 
-def test_the_limits_of_real_that_come_with_a_scale_per_element():
-    """Other scales have none, and what is given is kept."""
-    assert (pc.Real().ceiling, pc.Real().bounds) == (2.0, (-10.0, 10.0))
-    assert pc.Real(initial_scale=3.0).ceiling == 6.0
-    assert (pc.Real(bounds=(0.0, 1.0)).ceiling, pc.Real(bounds=None).ceiling) == (0.5, 2.0)
-    for real in (pc.Real(scale="learned"), pc.Real(scale=0.5), pc.Real(scale="coordinate")):
+def test_real_values_have_limits_in_networks_that_learn_and_none_in_laws():
+    """A law that is written by hand is what it says, whatever its mean and scale."""
+    for real in (pc.Real(), pc.Real(scale="learned"), pc.Real(scale=0.5), pc.Real(scale="coordinate")):
         assert real.ceiling is real.bounds is None
-    given = pc.Real(ceiling=0.3)
-    assert (given.ceiling, given.bounds) == (0.3, None)
-    assert pc.Real(ceiling=None).bounds is None
+    law = pc.Real(1).distribution(torch.tensor([[[5e3], [20.0]]]))
+    assert float(law.mu) == 5e3 and float(law.log_scale) > 15
+    for real in (pc.Real(scale="learned"), pc.Real(scale=0.5), pc.Real(ceiling=0.3), pc.Binary(3), pc.Categorical(4)):
+        assert real.output_limits() is None
 
 
-@pytest.mark.parametrize("family", [pc.Real(), pc.Real(ceiling=None), pc.Real(scale="learned")], ids=repr)
-def test_a_saved_description_keeps_its_limits_whatever_the_defaults_are(family):
-    described = family.describe()
-    assert described["ceiling"] == family.ceiling and described["ceiling"] != "auto" != described["bounds"]
-    assert family_from(described) == family
+@pytest.mark.parametrize("initial, widest", [(0.03, 2.0), (1.5, 3.0)])
+def test_networks_of_real_values_keep_to_limits(initial, widest):
+    groups = {"x": pc.Real(3, initial_scale=initial), "y": pc.Binary(2)}
+    network, free = (pc.networks.mlp(groups, "x", depth=0, **options) for options in ({}, {"limits": None}))
+    network.requires_grad_(False).layers[0].bias.mul_(0.1)
+    free.load_state_dict(network.state_dict())
+    read = {"y": torch.tensor([[0.1, -0.1], [1e6, -1e6], [-1e6, 1e6]])}
+    law = groups["x"].distribution(network(read))
+    assert torch.equal(network(read)[0], free(read)[0]), "near the data nothing changes"
+    assert float(law.mu[1:].abs().min()) == 10.0 and float(law.mu.abs().max()) == 10.0
+    assert float(law.log_scale.exp().max()) == pytest.approx(widest, rel=1e-4)
+    bounded = pc.Real(3, bounds=(0.0, 4.0))
+    assert bounded.output_limits()[0] == [None, None]
+    raw = torch.tensor(bounded.output_limits()[1][1]).expand(1, 2, 3)
+    assert float(bounded.distribution(raw).log_scale.exp().max()) == pytest.approx(2.0, rel=1e-4)
+
+
+def test_limits_of_networks_are_saved_and_checked(tmp_path):
+    groups = {"x": pc.Real(2), "y": pc.Binary(2)}
+    model = pc.JointModel({n: pc.Conditional(f, pc.networks.mlp(groups, n, hidden=4)) for n, f in groups.items()})
+    model.save(tmp_path)
+    assert pc.JointModel.load(tmp_path).conditional("x").network.limits == model.conditional("x").network.limits
+    for limits in (3, [[-1, 1]], [[1, 2], [None, 3]], [[-1, "a"], [None, 3]], [[-1, 1, 2], [None, 3]]):
+        with pytest.raises(pc.InputError, match="limits"):
+            pc.networks.mlp(groups, "x", limits=limits)
 
 
 def test_numbers_of_another_unit_are_refused_before_learning_and_scaled_ones_never():
@@ -368,7 +386,7 @@ def test_units_of_a_support():
     torch.testing.assert_close(law.mu, torch.tensor([53.5, -19.5, 126.5]), rtol=1e-3, atol=1e-2)
     assert (pc.Truncated(support=(0, None)).ceiling, pc.Truncated(support=(0, None)).reach) == (5.0, 10.0)
     with pytest.raises(pc.InputError, match="farther than 10 from 0"):
-        pc.Truncated(support=(0, None)).check_examples("income", torch.full((10,), 4e4))
+        pc.Truncated(support=(0, None)).check_examples("income", torch.full((10,), 4e4), False)
 
 
 def ages(rows=600, seed=0):

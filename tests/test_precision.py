@@ -15,7 +15,7 @@ from torch import nn
 
 import paracond as pc
 
-GROUPS = {"a": pc.Binary(), "b": pc.Categorical(3), "d": pc.Binary(1), "g": pc.Real(2, ceiling=None)}
+GROUPS = {"a": pc.Binary(), "b": pc.Categorical(3), "d": pc.Binary(1), "g": pc.Real(2)}
 BRISK = pc.Regeneration(0.1, 12)  # enough for this joint
 
 

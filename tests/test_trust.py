@@ -4,6 +4,7 @@ import copy
 import math
 import threading
 
+import numpy as np
 import pytest
 import torch
 from helpers import random_tables, table_model
@@ -11,6 +12,7 @@ from torch import nn
 
 import paracond as pc
 from paracond.runtime.eval_copy import eval_copy
+from paracond.theory.kernels import JointKernel
 
 GROUPS = {"x": pc.Real(3, scale=0.5), "b": pc.Binary(4), "c": pc.Categorical(3)}
 
@@ -326,3 +328,92 @@ def test_exact_answers_of_questions_that_are_none_are_refused():
         finite.posterior({"typo": torch.tensor(0)})
     with pytest.raises(pc.InputError, match="'a' has no value that agrees with what is given, 7"):
         finite.posterior({"a": torch.tensor(7)})
+
+
+class Roundabout(nn.Module):
+    """Reaches its dropout by another way than as a submodule."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.dropout, self.linear = nn.Dropout(0.5), nn.Linear(3, 4)
+        steps = [self.dropout, self.linear]
+        self.run = {
+            "list": steps,
+            "tuple": tuple(steps),
+            "methods": [self.drop, self.linear.forward],
+            "nested": ({"steps": steps},),
+        }[way]
+        if way == "methods":
+            self.linear.register_forward_pre_hook(self.hook)
+
+    def drop(self, value):
+        return self.dropout(value)
+
+    def hook(self, module, given):
+        return (self.dropout(given[0]),)
+
+    def forward(self, others):
+        value, steps = others["x"], self.run
+        for step in steps[0]["steps"] if isinstance(steps[0], dict) else steps:
+            value = step(value)
+        return value
+
+
+@pytest.mark.parametrize("way", ["list", "tuple", "methods", "nested"])
+def test_whatever_a_network_holds_is_asked_in_evaluation_mode(way):
+    groups = {"x": pc.Real(3, scale=0.5), "b": pc.Binary(4)}
+    networks = {"b": Roundabout(way), "x": pc.networks.mlp(groups, "x", hidden=4)}
+    model = pc.JointModel({name: pc.Conditional(groups[name], networks[name]) for name in groups}).train()
+    asked = [pc.query(model, {"x": torch.ones(2, 3)}, ["b"]).probabilities["b"] for _ in range(6)]
+    assert all(torch.equal(asked[0], each) for each in asked[1:])
+    assert torch.equal(asked[0], pc.query(model.eval(), {"x": torch.ones(2, 3)}, ["b"]).probabilities["b"])
+
+
+def test_compiled_networks_answer():
+    groups = {"x": pc.Real(3, scale=0.5), "b": pc.Binary(4)}
+    torch.manual_seed(0)
+    plain = {name: pc.networks.mlp(groups, name, hidden=4) for name in groups}
+    compiled = plain | {"b": torch.compile(plain["b"], backend="eager")}
+    answers = []
+    for networks in (plain, compiled):
+        model = pc.JointModel({name: pc.Conditional(groups[name], networks[name]) for name in groups})
+        answers.append(pc.query(model, {"x": torch.ones(2, 3)}, ["b"]).probabilities["b"])
+    assert torch.equal(*answers)
+
+
+def test_a_chain_goes_on_after_a_run_that_was_refused():
+    groups = {"a": pc.Binary(2), "x": pc.Real((), scale=1.0)}
+    networks = {"a": Overflowing("x", (2,)), "x": pc.networks.mlp(groups, "x", hidden=4)}
+    model = pc.JointModel({name: pc.Conditional(groups[name], networks[name]) for name in groups})
+    chain = pc.Chain(model, generator=model.generator(0), clamp={"x": torch.ones(2, dtype=torch.bool)})
+    with pytest.raises(pc.InputError, match="is NaN or infinite in 1 of 2 rows"):
+        chain.run({"a": torch.zeros(2, 2), "x": torch.tensor([0.0, 1e10])}, 4)
+    assert bool(chain.run({"a": torch.zeros(2, 2), "x": torch.zeros(2)}, 4)["a"].isfinite().all())
+
+
+MASKED = np.ma.array([[0.0, 999.0, 0.0]] * 2, mask=[[0, 1, 0]] * 2)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, state: pc.Chain(model, generator=model.generator(0)).run(state, 0),
+        lambda model, state: pc.edited(model, state, "b", torch.ones(2, 4), sweeps=0),
+        lambda model, state: pc.diagnostics.consistency(model, state=state, chains=2, warmup=0, steps=1),
+        lambda model, state: pc.sample(model, rows=2, init={"x": state["x"]}),
+        lambda model, state: JointKernel(model).validate(state),
+    ],
+)
+def test_masked_values_of_whole_states_are_refused(use):
+    model = mixed()
+    state = pc.sample(model, rows=2)
+    use(model, state)
+    with pytest.raises(pc.InputError, match="'x' has missing values"):
+        use(model, state | {"x": MASKED})
+
+
+def test_data_are_a_question():
+    model = mixed()
+    data = pc.Data.from_nan({"x": [[0.0, math.nan, 0.0]]})
+    known = pc.Observed(torch.zeros(1, 3), torch.tensor([True, False, True]))
+    assert same(pc.sample(model, data), pc.sample(model, {"x": known}))

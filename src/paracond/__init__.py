@@ -4,7 +4,7 @@ A joint model is a set of named conditionals; learning and every kind of inferen
 some coordinates clamped.
 
 - A model: `JointModel`, `Conditional`, `Context`, `Regeneration`.
-- Kinds of values: `Binary`, `Categorical`, `Real`; your own derive from `Family` and `Distribution`.
+- Kinds of values: `Binary`, `Categorical`, `Real`, `Truncated`; your own derive from `Family` and `Distribution`.
 - Data: `Data`, `Observed`, `datasets`.
 - Networks, and where chains begin: `networks`, `initializers`.
 - Learning: `Learner`, `CompletionOptions`, `schedules`, `choose_regeneration`.

@@ -267,8 +267,11 @@ class Chain:
         """
         at_least({"steps": (steps, 0)})
         check_progress(progress)
-        observers = _functions(observers)
-        after = self.advance(self._validated(state), steps, observers, progress)
+        watching, valid = _functions(observers), self._validated(state)
+        for former in (self.undefined, None if self._recorder is None else self._recorder.undefined):
+            if former is not None:
+                former.traces.zero_()  # of a run that was refused
+        after = self.advance(valid, steps, watching, progress)
         assert self.undefined is not None
         self.undefined.refuse()
         return after

@@ -233,6 +233,9 @@ class Pinned(Distribution):
     def sample(self, generator: Generator) -> Tensor:
         return torch.where(self.where, self.value, self.law.sample(generator))
 
+    def witness(self) -> Tensor:
+        return self.law.witness()
+
     @property
     def mean(self) -> Tensor:
         return torch.where(self.where, self.value, self.law.mean)

@@ -33,12 +33,11 @@ Shape = tuple[int, ...]
 # Adam moves every parameter by about its learning rate per update. A log-scale must move by several nats, each of the
 # thousands of weights only a little. So the log-scale is this many times its parameter.
 GAIN = 10.0
-# Of `Real` with a scale per element, for values of standard deviation 1. With them no chain can run away, and learning
-# never failed on twelve tables (research/defaults_of_real.py).
 AUTO: Any = "auto"
-CEILING = 2.0
-WIDEST = 1e18  # standard deviation, whose square is still finite
-REACH = 5.0  # bounds of the mean, in ceilings
+# Limits of what networks of ours return for real groups without limits of their own, for values of standard deviation
+# 1: a mean, and a standard deviation. With them no chain can run away (research/defaults_of_real.py).
+FARTHEST, WIDEST = 10.0, 2.0
+LARGEST = 1e18  # standard deviation, whose square is still finite
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Family(ABC):
     def __post_init__(self) -> None:
         sizes = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else (self.shape,)
         if any(not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= MOST for n in sizes):
-            raise InputError(f"an event shape has positive whole numbers, found {shown(self.shape)}")
+            raise InputError(f"an event shape has positive whole numbers, at most {MOST:,}, found {shown(self.shape)}")
         plain = tuple(int(n) for n in sizes)  # not those of numpy, which JSON does not know
         object.__setattr__(self, "shape", plain if isinstance(self.shape, (tuple, list)) else plain[0])
 
@@ -103,8 +102,18 @@ class Family(ABC):
     def check_values(self, name: str, known: Tensor) -> None:
         """Refuse finite observed values (a flat tensor) that the family cannot take."""
 
-    def check_examples(self, name: str, known: Tensor) -> None:
-        """Refuse the observed values of all examples (a flat tensor), if the family cannot learn from them."""
+    def output_limits(self) -> list[list[float | None]] | None:
+        """Low and high limits of each channel of a learned network's output (the first axis after the batch), or None.
+
+        Laws that are written by hand have none: these are for networks that leave the data while they learn.
+        """
+        return None
+
+    def check_examples(self, name: str, known: Tensor, limited: bool) -> None:
+        """Refuse the observed values of all examples (a flat tensor), if the family cannot learn from them.
+
+        limited: whether the network of the group keeps to `output_limits`.
+        """
         return  # most can
 
     @abstractmethod
@@ -275,51 +284,43 @@ class Real(Family):
         number per coordinate), "learned" (one learned number) or a fixed number.
     bounds: (low, high) of the mean, which is then a sigmoid of the network's output, with slope one in the middle. Give
         them where values are bounded, as pixels are: a chain then cannot leave them by more than its noise.
-        By default there are none, but with scale="element" and the default ceiling: five ceilings each way.
     initial_scale: the standard deviation before learning. Choose it small: latents collapse while the noise is too wide
         for them to be inferred from a redrawn value (see `diagnostics.latent_usage`).
     floor: the smallest standard deviation, since the likelihood has no upper bound.
-    ceiling: the largest standard deviation. A low one makes latents, not noise, carry the variation. With "element"
-        there should be one: a chain that leaves the data may otherwise reach ever wider noise and diverge. So the
-        default is 2 there, for values that are scaled to standard deviation 1, or half the width of `bounds`; it is
-        None for other scales.
+    ceiling: the largest standard deviation. A low one makes latents, not noise, carry the variation. With "element" and
+        no ceiling, a chain that leaves the data may reach ever wider noise and diverge. So `networks.mlp` then keeps
+        the standard deviation below 2, or half the width of `bounds`, and the mean within 10 of zero if it has no
+        bounds: scale the values to standard deviation 1.
     """
 
     scale: str | float = "element"
     initial_scale: float = 0.03
     floor: float = 1e-3
-    ceiling: float | None = AUTO
-    bounds: tuple[float, float] | None = AUTO
+    ceiling: float | None = None
+    bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.bounds is None or _is_auto(self.bounds)):
+        if self.bounds is not None:
             _check_interval("bounds of Real", self.bounds)
         _check_scale("Real", self.scale)
-        for what in ("initial_scale", "floor", "ceiling"):
-            number = getattr(self, what)
-            if not (what == "ceiling" and (number is None or _is_auto(number))):
-                object.__setattr__(self, what, as_float(f"{what} of Real", number))
+        for what in ("initial_scale", "floor", *(() if self.ceiling is None else ("ceiling",))):
+            object.__setattr__(self, what, as_float(f"{what} of Real", getattr(self, what)))
         if not self.initial_scale > self.floor > 0:
             raise InputError(f"Real needs initial_scale > floor > 0, found {self.initial_scale} and {self.floor}")
-        if self.scale == "element":
-            self._choose_limits()
-        for what in ("ceiling", "bounds"):
-            if getattr(self, what) == AUTO:
-                object.__setattr__(self, what, None)
         if self.ceiling is not None and not self.initial_scale < self.ceiling < math.inf:
             raise InputError(f"Real needs a ceiling over initial_scale, found {self.ceiling} and {self.initial_scale}")
 
-    def _choose_limits(self) -> None:
-        """The ceiling, and with it the bounds, if they are not given. A description has the numbers."""
-        if self.ceiling != AUTO:
-            return
-        ceiling = max(CEILING, 2 * self.initial_scale)
-        if isinstance(self.bounds, tuple):  # no value within them varies more than half their width
-            ceiling = max((self.bounds[1] - self.bounds[0]) / 2, 2 * self.initial_scale)
-        object.__setattr__(self, "ceiling", ceiling)
-        if self.bounds == AUTO:
-            object.__setattr__(self, "bounds", (-REACH * ceiling, REACH * ceiling))
+    def output_limits(self) -> list[list[float | None]] | None:
+        if self.scale != "element" or self.ceiling is not None:
+            return None
+        widest, mean = WIDEST, FARTHEST
+        if self.bounds is not None:  # no value within them varies more than half their width
+            widest, mean = (self.bounds[1] - self.bounds[0]) / 2, math.inf
+        low = math.log(self.floor)
+        raw = _inverse_softplus(math.log(max(widest, 2 * self.initial_scale)) - low)
+        raw -= _inverse_softplus(math.log(self.initial_scale) - low)
+        return [[None, None] if mean == math.inf else [-mean, mean], [None, raw]]
 
     @property
     def output_shape(self) -> Shape:
@@ -358,9 +359,9 @@ class Real(Family):
     def check_values(self, name: str, known: Tensor) -> None:
         """Accept any finite number."""
 
-    def check_examples(self, name: str, known: Tensor) -> None:
-        if self.ceiling is not None and self.bounds == (-REACH * self.ceiling, REACH * self.ceiling):
-            _check_unit(name, known, self.bounds[1], "ceiling= and bounds=")
+    def check_examples(self, name: str, known: Tensor, limited: bool) -> None:
+        if limited and self.bounds is None:
+            _check_unit(name, known, FARTHEST, "ceiling=")
 
 
 # --- Truncated --------------------------------------------------------------------------------------------------
@@ -396,8 +397,9 @@ class Truncated(Family):
         super().__post_init__()
         _check_support(self.support)
         for what, share in (("initial_scale", 0.03), ("floor", 1e-3), ("ceiling", 5.0)):
-            if getattr(self, what) == AUTO:
-                object.__setattr__(self, what, share * self.unit)
+            found = getattr(self, what)
+            auto = isinstance(found, str) and found == AUTO
+            object.__setattr__(self, what, share * self.unit if auto else as_float(f"{what} of Truncated", found))
         _check_scale("Truncated", self.scale)
         if not 0 < self.floor < self.initial_scale < self.ceiling < math.inf:
             found = f"{self.floor}, {self.initial_scale} and {self.ceiling}"
@@ -471,7 +473,7 @@ class Truncated(Family):
             limits = limits if None in self.support else f"from {low:g} to {high:g}"
             raise InputError(f"{name!r} takes values {limits}, found {float(known[outside][0]):g}")
 
-    def check_examples(self, name: str, known: Tensor) -> None:
+    def check_examples(self, name: str, known: Tensor, limited: bool) -> None:
         if None in self.support:
             _check_unit(name, known, self.reach, "ceiling=")
 
@@ -484,9 +486,13 @@ def _log_scale(raw: Tensor, initial: float, floor: float, ceiling: float | None)
     low = math.log(floor)
     gap = math.log(initial) - low
     if ceiling is None:
-        return low + F.softplus(raw + math.log(math.expm1(gap)))
+        return low + F.softplus(raw + _inverse_softplus(gap))
     width = math.log(ceiling) - low
     return low + width * torch.sigmoid(raw + math.log(gap / (width - gap)))
+
+
+def _inverse_softplus(number: float) -> float:
+    return math.log(math.expm1(number)) if number < 700 else number
 
 
 def _shared_scale(scale: str | float, event_shape: Shape) -> dict[str, Tensor]:
@@ -497,7 +503,7 @@ def _shared_scale(scale: str | float, event_shape: Shape) -> dict[str, Tensor]:
 
 def _check_scale(family: str, scale: Any) -> None:
     word = isinstance(scale, str) and scale in ("element", "coordinate", "learned")
-    fixed = isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale <= WIDEST
+    fixed = isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale <= LARGEST
     if not (word or fixed):
         raise InputError(
             f'scale of {family} must be "element", "coordinate", "learned" or a positive number, found {shown(scale)}'
@@ -507,7 +513,7 @@ def _check_scale(family: str, scale: Any) -> None:
 def _check_unit(name: str, known: Tensor, reach: float, own: str) -> None:
     """Refuse values of another unit. By Chebyshev's inequality, too few of standard deviation 1 are so far from 0."""
     share = float((known.abs() > reach).double().mean()) if known.numel() else 0.0
-    if share > (CEILING * REACH) ** -2:
+    if share > FARTHEST**-2:
         raise InputError(
             f"{share:.1%} of the values of {name!r} are farther than {reach:g} from 0, where its family has no means: "
             f"scale them to mean 0 and standard deviation 1, or give {own} in their units"
@@ -534,10 +540,6 @@ def _is_number(found: Any) -> bool:
         return isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found)
     except OverflowError:  # a whole number of hundreds of digits
         return False
-
-
-def _is_auto(found: object) -> bool:
-    return isinstance(found, str) and found == AUTO
 
 
 def is_class(family: Family) -> bool:

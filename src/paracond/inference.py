@@ -70,8 +70,8 @@ def query(
     Main arguments:
 
     model: a trained `JointModel`.
-    given: values `[batch, *event]` by name, or `Observed(value, mask)` where only some coordinates are known. A single
-        row is repeated to fit the others.
+    given: values `[batch, *event]` by name, or `Observed(value, mask)` where only some coordinates are known, or
+        `Data`. A single row is repeated to fit the others.
     want: the groups to answer about (default: all that are not wholly given).
     rows: the number of rows of the answer, where one row is given for all, or nothing (default: as many as are given).
     stop: when a row is answered: `Precise(error=0.03)` runs tours until standard errors are small, `Tours(count)` runs

@@ -90,7 +90,7 @@ def log_likelihood(
     model: JointModel,
     data: Data | Mapping[str, Tensor],
     *,
-    given: Given | None = None,
+    given: Mapping[str, Tensor | Observed] | None = None,
     draws: int | None = None,
     regeneration: Regeneration | None = None,
     engine: str | Engine = "auto",
@@ -282,7 +282,7 @@ def _checked(
     return anew, Engine.of(model.device, engine), int(seed)
 
 
-def _one_row(model: JointModel, given: Given, mask: Mask) -> tuple[State, Mask]:
+def _one_row(model: JointModel, given: Mapping[str, Tensor | Observed], mask: Mask) -> tuple[State, Mask]:
     """What is given, one row, and what that clamps; it must not be what is scored."""
     question = Question.of(model, given, None, None, "fitted")
     known = {name: question.known[name] for name in given}

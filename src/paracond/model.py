@@ -108,12 +108,16 @@ class Regeneration:
     warmup: w, at most 10^6.
     """
 
-    rate: float = 0.02
-    warmup: int = 20
+    rate: float = 0.04
+    warmup: int = 60
 
     def __post_init__(self) -> None:
         kind = "a number over 0 and at most 1"
-        if not 0 < as_float("rate of Regeneration", self.rate, kind) <= 1:
+        try:
+            rate = as_float("rate of Regeneration", self.rate)
+        except InputError:
+            rate = math.nan
+        if not 0 < rate <= 1:
             raise InputError(f"rate of Regeneration must be {kind}, found {shown(self.rate)}")
         at_least({"warmup of Regeneration": (self.warmup, 0)})
         if 1 / self.rate > MOST_SWEEPS or self.warmup > MOST_SWEEPS:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from paracond.chain import Undefined, full_clamp, transition
 from paracond.data import (
+    Data,
     InputError,
     Mask,
     Observed,
@@ -37,7 +38,7 @@ from paracond.model import JointModel, require_model
 from paracond.observers import summary
 from paracond.streams import Generator, RowStreams, row_digests
 
-Given = Mapping[str, Tensor | Observed]
+Given = Mapping[str, Tensor | Observed] | Data
 Init = str | Mapping[str, Tensor]
 
 
@@ -315,6 +316,8 @@ def require_finite(name: str, *numbers: Tensor | None) -> None:
 def _known(model: JointModel, given: Given, rows: int | None) -> tuple[State, Mask]:
     """What is given, as values and full masks of all variables; single rows are repeated."""
     rows = None if rows is None else as_count("rows", rows)
+    if isinstance(given, Data):
+        given = {name: Observed(value, given.mask[name]) for name, value in given.state.items()}
     observed = {k: v if isinstance(v, Observed) else Observed(v) for k, v in named("given", given).items()}
     model.check_names(observed)
     values, masks = separated({k: v.value for k, v in observed.items()}, {k: v.mask for k, v in observed.items()})
@@ -324,9 +327,9 @@ def _known(model: JointModel, given: Given, rows: int | None) -> tuple[State, Ma
     batch = max([len(t) for t in [*values.values(), *whole]], default=1)
     if batch == 0:
         raise InputError("given must have at least one row, found none")
-    if rows is not None and batch not in (1, rows):
+    if rows not in (None, 1) and batch not in (1, rows):
         raise InputError(f"rows={rows}, and given has {batch} rows: leave out rows, or give one row for all")
-    batch = batch if rows is None else rows
+    batch = batch if rows is None else max(batch, rows)
     require_room(f"rows={batch}", 2 * batch * row_bytes(model), model.device)  # what is known, and what is drawn
     spread = {k: v.expand(batch, *v.shape[1:]) if len(v) == 1 else v for k, v in values.items()}
     return model.validate(spread, masks, batch)

@@ -36,7 +36,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from paracond.data import InputError, shown
+from paracond.data import InputError, shown, warn_caller
 
 try:
     import fcntl
@@ -535,8 +535,8 @@ def name_of(kind: type) -> str:
 def class_named(base: type, name: str) -> type:
     """Return the imported subclass of `base` with this name. Code is never stored in a file or run from one.
 
-    A name of ours is always ours. Another must be in the package that the name says (a script, `__main__`, may have
-    become a module since). Names of earlier versions have no package.
+    A name of ours is always ours. Another must be in the package that the name says. A script, `__main__`, may have
+    become a module since; then a warning names the class that is taken. Names of earlier versions have no package.
     """
     if not isinstance(name, str):
         raise InputError(f"the name of a {base.__name__} must be a text, found {name!r:.80}")
@@ -553,10 +553,14 @@ def class_named(base: type, name: str) -> type:
     else:
         package = module.partition(".")[0]
         found = [k for k in theirs if k.__module__ == module]
-        found = found or [k for k in theirs if k.__module__.partition(".")[0] in (package, *SCRIPTS)]
+        found = found or [k for k in theirs if k.__module__.partition(".")[0] == package]
+        found = found or [k for k in theirs if k.__module__ in SCRIPTS]
     if len(found) > 1:  # a class that was defined again, as in a notebook: the one that its module has now
         found = [k for k in found if getattr(sys.modules.get(k.__module__), k.__qualname__, None) is k] or found
     if len(found) == 1:
+        now = found[0].__module__
+        if module not in ("", PACKAGE) and (module in SCRIPTS) != (now in SCRIPTS):
+            warn_caller(UserWarning(f"{name!r:.80} was saved, and {now}.{short} is taken for it: it must be the same"))
         return found[0]
     if found:
         listed = ", ".join(sorted(f"{k.__module__}.{k.__qualname__}" for k in found))

@@ -24,7 +24,7 @@ import paracond as pc
 from paracond import serialization
 from paracond.cli import files, polarity
 from paracond.cli.pictures import is_picture
-from paracond.data import InputError, at_least
+from paracond.data import InputError, at_least, seeded
 from paracond.experiments.common.config import Device
 from paracond.experiments.common.names import NAMES, NAMES_FORMAT
 from paracond.experiments.common.results import choose_device
@@ -32,7 +32,6 @@ from paracond.experiments.common.results import choose_device
 COORDINATE = re.compile(r"([^\[\]]+)\[([^\[\]]+)\]")
 PLACE = re.compile(r"[0-9]{1,9}")
 NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
-MOST = 2**31 - 1  # rows and sweeps
 HALVES = ("all", "top", "bottom", "left", "right")
 GIVEN = """what is known, as NAME=VALUE or NAME[COORDINATE]=VALUE. A value is a number, numbers with commas between them
 (one per row), a .npy file, or .png pictures with commas between them, in which white is 1 (MNIST's digits are white on
@@ -68,8 +67,7 @@ class ModelConfig:
         """Refuse impossible counts: `{option: (found, least)}`, None where the option was not given."""
         for name, (found, least) in counts.items():
             at_least({name: (least if found is None else found, least)})
-            if found is not None and found > MOST:
-                raise InputError(f"{name} must be at most {MOST:,}, found {found!r:.40}")
+        seeded(self.seed)
 
     def load(self) -> tuple[pc.JointModel, dict[str, list[str]], Given]:
         """The model, the names of its coordinates, and what is given."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from paracond.data import InputError, Observed, State, as_mask, as_numbers, named, shown
-from paracond.exact.kernels import GibbsKernel, as_law, select, sweep
+from paracond.exact.kernels import GibbsKernel, as_law, as_weights, select, sweep
 from paracond.exact.limits import limiting
 from paracond.exact.regenerative import Regenerative
 from paracond.model import JointModel, Regeneration, require_model
@@ -62,12 +62,12 @@ class Finite:
         given: what is clamped.
         regeneration: the rate and the warm-up; the model's own by default.
         scan: how a sweep chooses its groups, "systematic" or "random".
-        begin: p_0 over all states, `[K_1, ..., K_m]`; tours begin at p_0(x | given). Uniform by default, which is where
-            models without initializers begin.
+        begin: p_0 over all states up to a factor, `[K_1, ..., K_m]`; tours begin at p_0(x | given). Uniform by default,
+            which is where models without initializers begin.
         """
         keep = self._keep({} if given is None else given)
         uniform = torch.full(self.kernel.shape, 1 / math.prod(self.kernel.shape), dtype=torch.float64)
-        p = uniform if begin is None else as_law("begin", begin, self.kernel.shape)
+        p = uniform if begin is None else as_weights("begin", begin, self.kernel.shape)
         p = _normalised("begin", select(p, keep))
         kernel = sweep(self.kernel.restrict(keep), scan)
         return Regenerative(kernel, p, self.regeneration if regeneration is None else regeneration)
@@ -114,7 +114,7 @@ class Finite:
         if observed.mask is not None:
             mask = as_mask(name, observed.mask)
             if mask.shape not in ((), value.shape):
-                raise InputError(f"mask of {name!r} must have shape {list(value.shape)}, found {list(mask.shape)}")
+                raise InputError(f"mask of {name!r} must be boolean, {list(value.shape)}, found {list(mask.shape)}")
             same = same | ~mask
         index = same.reshape(len(values), -1).all(1).nonzero().squeeze(1)
         if not len(index):

@@ -250,15 +250,25 @@ def as_law(what: str, found: object, shape: Sequence[int] | None = None) -> Tens
     what: the name of the argument.
     shape: the shape that they must have.
     """
+    p = as_weights(what, found, shape)
+    if not abs(float(p.sum()) - 1) < 1e-6:
+        raise InputError(f"{what} must be probabilities that sum to one, found {_extremes(p)}")
+    return p if abs(float(p.sum()) - 1) < ROUNDING else p / p.sum()  # those of float32 sum to one only nearly
+
+
+def as_weights(what: str, found: object, shape: Sequence[int] | None = None) -> Tensor:
+    """Probabilities up to a factor as a float64 tensor, or refuse them."""
     p = as_table(what, found)
     if shape is not None and tuple(p.shape) != tuple(shape):
         raise InputError(f"{what} must have shape {list(shape)}, found {list(p.shape)}")
-    if p.ndim == 0 or not bool((p >= 0).all()) or not abs(float(p.sum()) - 1) < 1e-6:
-        least, total = (float(p.min()), float(p.sum())) if p.numel() else (0.0, 0.0)
-        raise InputError(
-            f"{what} must be probabilities that sum to one, found the least {least:g} and the sum {total:g}"
-        )
-    return p if abs(float(p.sum()) - 1) < ROUNDING else p / p.sum()  # those of float32 sum to one only nearly
+    if p.ndim == 0 or not bool(((p >= 0) & p.isfinite()).all()):
+        raise InputError(f"{what} must be probabilities that sum to one, found {_extremes(p)}")
+    return p
+
+
+def _extremes(p: Tensor) -> str:
+    least, total = (float(p.min()), float(p.sum())) if p.numel() else (0.0, 0.0)
+    return f"the least {least:g} and the sum {total:g}"
 
 
 def select(r: Tensor, keep: Sequence[Tensor]) -> Tensor:

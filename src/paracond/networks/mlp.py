@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from paracond.data import InputError, as_float, one_of, seeded
+from paracond.data import InputError, as_float, one_of, seeded, shown
 from paracond.families import Family
 from paracond.networks.arguments import counts, names_of, shape_of, sizes_of
 from paracond.networks.base import Network, read_groups
@@ -26,6 +26,8 @@ class MLP(Network):
     activation: "silu", "relu" or "tanh".
     noise: the standard deviation of noise on all inputs in training mode. It smooths this conditional, and leaves the
         data and the other conditionals as they are.
+    limits: a low and a high limit (or None) for each channel of the output, its first axis. Half way to them nothing
+        changes; beyond that the output bends towards them. `mlp` takes those of the group's family.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class MLP(Network):
         depth: int = 2,
         activation: str = "silu",
         noise: float = 0.0,
+        limits: Sequence[Sequence[float | None]] | None = None,
     ):
         super().__init__()
         one_of("activation", activation, tuple(ACTIVATIONS))
@@ -52,12 +55,43 @@ class MLP(Network):
         self.layers = nn.Sequential(*layers, nn.Linear(width, math.prod(output)))
         self.names = self.reads = tuple(inputs)
         self.output, self.noise = tuple(output), noise
+        self.limits = None if limits is None else _checked(limits, self.output)
 
     def forward(self, others: Mapping[str, Tensor]) -> Tensor:
         flat = torch.cat([others[name].reshape(len(others[name]), -1) for name in self.names], 1)
         if self.training and self.noise:
             flat = flat + self.noise * torch.randn_like(flat)
-        return self.layers(flat).view(-1, *self.output)
+        output = self.layers(flat).view(-1, *self.output)
+        if self.limits is None:
+            return output
+        channels = zip(output.unbind(1), self.limits, strict=True)
+        return torch.stack([_limited(channel, *ends) for channel, ends in channels], 1)
+
+
+def _limited(raw: Tensor, low: float | None, high: float | None) -> Tensor:
+    """Numbers as they are up to half of a limit, and beyond that smoothly bounded by it."""
+    found = raw.clamp(None if low is None else low / 2, None if high is None else high / 2)
+    for end in [end for end in (low, high) if end is not None]:
+        over = (raw - end / 2) * (2 / end)  # in halves of the limit, beyond its half
+        found = found + end / 2 * torch.tanh(over.clamp(min=0))
+    return found
+
+
+def _checked(
+    limits: Sequence[Sequence[float | None]], output: Sequence[int]
+) -> list[tuple[float | None, float | None]]:
+    """Limits that fit the output, or refuse them."""
+    wanted = "a low limit under 0 and a high one over 0, or None, for each channel of the output"
+    pairs = isinstance(limits, (list, tuple)) and all(isinstance(e, (list, tuple)) and len(e) == 2 for e in limits)
+    if not pairs or not output or len(limits) != output[0]:
+        raise InputError(f"limits must be {wanted}, found {shown(limits)}")
+    found = []
+    for low, high in limits:
+        low, high = (None if end is None else as_float("limits", end) for end in (low, high))
+        if (low is not None and low >= 0) or (high is not None and high <= 0):
+            raise InputError(f"limits must be {wanted}, found {shown(limits)}")
+        found.append((low, high))
+    return found
 
 
 class StackedMLP(Network):
@@ -102,7 +136,8 @@ def mlp(variables: Mapping[str, Family], name: str, reads: Sequence[str] | None 
     name: the group.
     reads: the groups that the network reads (default: all others). The model assumes that, given these, the group does
         not depend on the rest.
-    options: those of `MLP`: hidden, depth, activation, noise.
+    options: those of `MLP`: hidden, depth, activation, noise, limits (None: none).
     """
     inputs = {k: math.prod(variables[k].encoding_shape) for k in read_groups(variables, name, reads)}
+    options.setdefault("limits", variables[name].output_limits())
     return MLP(inputs, variables[name].output_shape, **options)

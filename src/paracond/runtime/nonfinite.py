@@ -25,7 +25,7 @@ REMEDIES = {
     "the gradient": "lower its learning rate, raise the floor of a Real group, or clip gradients in its optimiser",
     "a draw": RUNAWAY,
     "a completion": RUNAWAY,
-    "a parameter": "its learning rate is too large: lower it, or that of its optimiser",
+    "a parameter": "its learning rate is too large, or its optimiser divides by zero (eps=0): change these",
     "the state": "go on from an earlier checkpoint, with a lower learning rate",
 }
 SUSPECTS = ("the loss", "the gradient", "a draw", "a completion", "a parameter")  # as programs number them

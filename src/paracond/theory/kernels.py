@@ -173,7 +173,7 @@ class JointKernel(Kernel):
         missing = [name for name in self.model.names if name not in state]
         if missing:
             raise InputError(f"{missing[0]!r} is missing: a kernel takes whole states (a Learner completes them)")
-        return self.model.validate(state)[0]
+        return self.model.whole_state(state)
 
     def sample(self, previous: State, generator: torch.Generator) -> State:
         rows = row_count(previous)

@@ -162,8 +162,10 @@ def _require_stepwise(learner: Trainer) -> None:
 
 def _require_time(what: str, found: float) -> None:
     """Refuse what is no length of time; it may be infinite."""
-    if not isinstance(found, Real) or isinstance(found, bool) or not found >= 0:
+    if not isinstance(found, Real) or isinstance(found, bool):
         raise InputError(f"{what} must be a number, 0 or more, found {shown(found)}")
+    if not found >= 0:
+        raise InputError(f"{what} must not be negative, found {shown(found)}")
 
 
 def _replace_state(learner: Trainer, state: Mapping[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """What an optimiser's step changes, as it was before: a step to parameters that are not finite is taken back.
 
-A finite gradient does not make a finite step: the learning rate may be too large. torch's own optimisers with rates and
-decays up to one cannot get there. Gradients are finite only if their norm is, so they are below 2e19 in float32, and no
-step is more than some thousand times as large. Then nothing needs to be copied or looked at. All others are watched.
+A finite gradient does not make a finite step: the learning rate may be too large, or the optimiser may divide by zero.
+torch's own optimisers cannot get there with rates and decays up to one, if `eps` is not zero. Gradients are finite only
+if their norm is, so they are below 2e19 in float32, and no step is more than some thousand times as large. Then nothing
+needs to be copied or looked at. All others are watched.
 
 Within a recorded program the host cannot look (see `runtime.nonfinite`). There the former numbers are always written,
 or not, by a flag on the device.
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 
 from paracond.data import InputError
 
-#: The largest learning rate and decay of an optimiser that is not watched.
-SAFE = 1.0
+#: The largest learning rate and decay of an optimiser that is not watched, and the smallest `eps` that it divides by.
+SAFE, LEAST = 1.0, 1e-30
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -43,7 +44,8 @@ class Former:
         if not self.bounded:
             return True
         groups = self.optimiser.param_groups
-        return not all(group["lr"] <= SAFE and group.get("weight_decay", 0) <= SAFE for group in groups)
+        safe = (g["lr"] <= SAFE and g.get("weight_decay", 0) <= SAFE and g.get("eps", 1) >= LEAST for g in groups)
+        return not all(safe)
 
     def require_safe(self, what: str, rate: float) -> None:
         """Refuse a rate for which a program is recorded that does not look at parameters."""

@@ -88,7 +88,8 @@ class Trainer(Stepwise[Info, JointModel]):
             raise InputError(f"a {type(self).__name__} takes Data(values, mask), found {type(data).__name__}")
         for name in model.names:
             if name in data.state:
-                model.variables[name].check_examples(name, data.state[name][data.mask[name]])
+                limited = getattr(model.conditional(name).network, "limits", None) is not None
+                model.variables[name].check_examples(name, data.state[name][data.mask[name]], limited)
         self.model = model
         self.engine = Engine.of(model.device, engine)
         self.rates = _rates(model, learning_rate)
