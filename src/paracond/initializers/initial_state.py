@@ -155,6 +155,7 @@ def log_density(model: JointModel, state: State, mask: Mask, draws: int, seed: i
     at_least({"draws": (draws, 1)})
     seeded(seed)
     state, mask = named("state", state), named("mask", mask)
+    model.check_names([*state, *mask], "state")
     _require_whole(model, "state", state, model.variables)
     for name in model.variables:
         _require_mask(name, mask.get(name), state[name])
