@@ -499,7 +499,7 @@ def log_likelihood(rng: Random) -> Call:
         "model": _model(value),
         "data": data,
         "given": Arg(given, Groups(value.families, none=True, spread=False), ("given", *value.families)),
-        "draws": Arg(draws, Count(2, none=value.exact, huge=True), ("draws",)),
+        "draws": Arg(draws, Count(2, none=True, huge=True), ("draws",)),
         "regeneration": Arg(rng.choice([None, REGENERATION]), Is((pc.Regeneration,), none=True), ("regeneration",)),
         "engine": _engine(),
         "seed": _seed(rng),
@@ -981,7 +981,7 @@ def learner(rng: Random) -> Call:
     way = rng.choice(["fit", "run", "step", "fit"])
     args = {
         "model": Arg(model, Is((pc.JointModel,), more=MODELS), ("model", "JointModel")),
-        "data": Arg(data, Is((pc.Data,), more=DATA), ("data", "Data", "typo")),
+        "data": Arg(data, Is((pc.Data,), more=DATA), ("data", "Data", "typo", *value.families)),
         "chain_length": Arg(rng.choice([4, 2.5, 1]), _Rate(1), ("chain_length", "chain length")),
         "batch_size": Arg(rng.choice([1, 8]), Count(huge=True), ("batch_size", "batch size")),
         "learning_rate": Arg(
@@ -1411,7 +1411,9 @@ def hide(rng: Random) -> Call:
     )
     args = {
         "data": Arg(made, Is((pc.Data,), more=DATA[1:]), ("data", "Data")),
-        "fractions": Arg(fractions, _States(more), ("fraction", "smoker", "city", "typo", "hide")),
+        "fractions": Arg(
+            fractions, _Optional((), none=True, more=more), ("fraction", "smoker", "city", "typo", "hide")
+        ),
         "coordinates": Arg(rng.random() < 0.5, Flag(), ("coordinates",)),
         "seed": _seed(rng),
     }
@@ -1594,7 +1596,7 @@ def families(rng: Random) -> Call:
             [(pc.Binary(2), [0, 1]), (pc.Categorical(3), 2), (pc.Real(2), [0.5, -1.0]), (pc.Real(()), 1.5)]
         )
         args = {
-            "family": Arg(family, Is((pc.Family,)), ("family", "Family")),
+            "family": Arg(family, Is((pc.Family,)), ("family", "Family", "default")),
             "default": Arg(default, _Defaults(family), ("default",)),
         }
 
@@ -1969,7 +1971,11 @@ def network(rng: Random) -> Call:
 
 def _read_by(name: str, options: Mapping[str, Any]) -> Tensor:
     """What a network reads of a group that only its arguments name."""
-    return torch.zeros(2, 1, 16, 16) if name == options.get("image") else torch.zeros(2, options["inputs"][name])
+    return (
+        torch.zeros(2, 1, 16, 16)
+        if name == options.get("image")
+        else torch.zeros(2, (options.get("inputs") or options["flat"])[name])
+    )
 
 
 class _Images(hostile.Kind):
@@ -2403,7 +2409,7 @@ def diagnostics(rng: Random) -> Call:
         data = pc.Data({k: v[:20] for k, v in value.data.items() if k not in value.latent})
         args = {
             "model": _model(value),
-            "data": Arg(data, Is((pc.Data,), more=DATA), ("data", "Data", "typo")),
+            "data": Arg(data, Is((pc.Data,), more=DATA), ("data", "Data", "typo", "variable")),
             "latent": Arg("code", Names(["code"], only_one=True), ("latent", GROUP, "variable", "observed", "typo")),
             "sweeps": Arg(2, Count(0), ("sweeps",)),
             "seed": _seed(rng),

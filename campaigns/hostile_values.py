@@ -807,5 +807,9 @@ class Probabilities(Kind):
         ]
 
     def judge(self, value: Any, valid: Any) -> str:
-        table = hasattr(value, "columns") and not self.shaped
-        return "fine" if table and abs(float(value.to_numpy().sum()) - 1) < 1e-9 else "bad"
+        if hasattr(value, "columns"):
+            value = value.to_numpy()
+        plain = isinstance(value, np.ndarray) or (isinstance(value, Tensor) and value.layout == torch.strided)
+        if self.shaped or not plain or getattr(value, "is_meta", False) or value.ndim == 0:
+            return "bad"
+        return "fine" if len(value.flatten()) == 1 and value.flatten().tolist() == [1] else "bad"

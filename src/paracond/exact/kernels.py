@@ -240,7 +240,9 @@ def require_kernel(what: str, kernel: object) -> None:
 
 def as_table(what: str, found: object) -> Tensor:
     """Numbers as a float64 tensor, with their gradient if they have one."""
-    plain = isinstance(found, Tensor) and found.is_floating_point() and found.layout == torch.strided
+    plain = (
+        isinstance(found, Tensor) and found.is_floating_point() and found.layout == torch.strided and not found.is_meta
+    )
     return found.double() if isinstance(found, Tensor) and plain else as_numbers(what, found).double()
 
 

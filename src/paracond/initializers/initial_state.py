@@ -141,7 +141,7 @@ def draw_group(model: JointModel, name: str, state: State, mask: Tensor, generat
 def score(model: JointModel, name: str, state: Mapping[str, Tensor]) -> Tensor:
     """log p_0(x_name | the rest of the state), `[batch]`, or a lower bound of it."""
     init, others = _given(model, name, state)
-    return init.score(state[name], others)
+    return init.score(model.variables[name].store(state[name], model.dtype), others)
 
 
 @torch.no_grad()
@@ -155,6 +155,7 @@ def log_density(model: JointModel, state: State, mask: Mask, draws: int, seed: i
     at_least({"draws": (draws, 1)})
     seeded(seed)
     state, mask = named("state", state), named("mask", mask)
+    model.check_names([*state, *mask], "state")
     _require_whole(model, "state", state, model.variables)
     for name in model.variables:
         _require_mask(name, mask.get(name), state[name])
