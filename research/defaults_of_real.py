@@ -1,4 +1,4 @@
-"""Do the defaults of `Real` hold on ordinary tables?
+"""Does `Real()`, as it comes with `networks.mlp`, hold on ordinary tables?
 
     python research/defaults_of_real.py --tables DIR [--out runs/defaults_of_real.jsonl] [--real '{"ceiling": null}']
     python research/defaults_of_real.py --show [--out runs/defaults_of_real.jsonl]
