@@ -1632,9 +1632,8 @@ class _Bounds(hostile.Kind):
     def judge(self, value: Any, valid: Any) -> str:
         if value is None:
             return "fine"
-        pair = isinstance(value, tuple | list | np.ndarray) and np.shape(value)[:1] == (2,)
         try:
-            pair = pair and not np.ma.isMaskedArray(value)
+            pair = isinstance(value, tuple | list | np.ndarray) and len(value) == 2 and not np.ma.isMaskedArray(value)
             return "fine" if pair and -math.inf < value[0] < value[1] < math.inf else "bad"
         except Exception:
             return "bad"

@@ -736,6 +736,7 @@ class Mask(Kind):
 
     def attack(self, rng: Random, valid: Tensor | None) -> tuple[str, Any, str]:
         full = torch.ones(self.value.shape, dtype=torch.bool) if valid is None else torch.as_tensor(valid)
+        many = "fine" if len(self.value) == 1 else "bad"  # one row of values goes with many of a mask
         attacks = [
             Attack("list", full.tolist, "same"),
             Attack("numpy", full.numpy, "same"),
@@ -749,7 +750,7 @@ class Mask(Kind):
             Attack("words", lambda: full.numpy().astype(str), "bad"),
             Attack("objects with None", lambda: np.full(full.shape, None, dtype=object), "bad"),
             Attack("two more axes", lambda: full[..., None, None], "bad"),
-            Attack("three times as many rows", lambda: full.repeat(3, *[1] * (full.ndim - 1)), "bad"),
+            Attack("three times as many rows", lambda: full.repeat(3, *[1] * (full.ndim - 1)), many),
             Attack("empty", lambda: torch.zeros(0, dtype=torch.bool), "bad"),
             Attack("a set", lambda: {True}, "bad"),
             Attack("a word", lambda: "mask", "bad"),

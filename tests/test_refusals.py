@@ -86,3 +86,10 @@ def test_small_numbers_of_numpy_count_as_others():
     plain = pc.sample(MODEL, rows=200, sweeps=1, chunk=100)
     small = pc.sample(MODEL, rows=np.uint8(200), sweeps=np.int8(1), chunk=np.int8(100))
     assert all(torch.equal(plain[name], small[name]) for name in SIDES)
+
+
+def test_the_mask_of_one_row_is_repeated_with_it():
+    given = {"a": pc.Observed(torch.ones(1, 2), torch.tensor([True]))}
+    assert bool((pc.sample(MODEL, given, rows=5, sweeps=1)["a"] == 1).all())
+    hidden = {"a": pc.Observed(torch.ones(1, 2), torch.tensor([False]))}
+    assert not bool((pc.sample(MODEL, hidden, rows=50, sweeps=1)["a"] == 1).all())

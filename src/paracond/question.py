@@ -332,6 +332,8 @@ def _known(model: JointModel, given: Given, rows: int | None) -> tuple[State, Ma
     batch = batch if rows is None else max(batch, rows)
     require_room(f"rows={batch}", 2 * batch * row_bytes(model), model.device)  # what is known, and what is drawn
     spread = {k: v.expand(batch, *v.shape[1:]) if len(v) == 1 else v for k, v in values.items()}
+    of_row = {k for k, m in masks.items() if tuple(m.shape) == (1,) and len(values[k]) == 1 < values[k].ndim}
+    masks |= {k: masks[k].expand(batch) for k in of_row if tuple(values[k].shape[1:]) != (1,)}
     return model.validate(spread, masks, batch)
 
 
