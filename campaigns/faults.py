@@ -537,7 +537,7 @@ def _refused(thing: Written, place: Path) -> tuple[str, str]:
     try:
         thing.save(place)
     except (pc.InputError, OSError) as error:
-        bad = "\n" in str(error) or place.name not in str(error)
+        bad = "\n" in str(error) or place.name[:20] not in str(error)  # a long name is cut
         return ("raw" if bad else "said"), f"{place.name}: {error!s:.200}"
     except Exception as error:
         return "raw", f"{place.name}: {type(error).__name__}: {error!s:.200}"

@@ -66,7 +66,6 @@ INTERNAL = {
         "of",
         "pool",
         "precision",
-        "prepare",
         "program",
         "rounded_copy",
         "side_stream",
