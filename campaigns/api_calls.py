@@ -2287,7 +2287,7 @@ def exact(rng: Random) -> Call:
     begin /= begin.sum()
     regeneration = Arg(REGENERATION, Is((pc.Regeneration,), none=True), ("regeneration",))
     scan = Arg("systematic", Word(("systematic", "random")), ("scan",))
-    begins = Arg(begin, Probabilities(total=False), ("begin",))
+    begins = Arg(begin, Probabilities(total=False, optional=True), ("begin",))
     named = Arg(given, kind, ("given", "mask", *value.families))
     made: dict[str, tuple[Any, dict[str, Arg]]] = {
         "tours": (

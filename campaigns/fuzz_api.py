@@ -206,6 +206,7 @@ def _made(seed: int, number: int, base: bool) -> tuple[Call, str, str, tuple[str
 def _run(call: Call) -> tuple[Any, BaseException | None, list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", ".torch.jit.script_method", DeprecationWarning)  # of torch's compiler
         with contextlib.redirect_stderr(io.StringIO()):
             try:
                 with _limited(PATIENCE):
@@ -304,7 +305,9 @@ def _judged_value(
 
 
 def _says_nothing(value: Any) -> bool:
-    """Whether all likelihoods are NaN, which too few draws near a row leave."""
+    """Whether all likelihoods are NaN, which too few draws near a row leave, or all that was wanted was given."""
+    if type(value).__name__ == "Answer":
+        return not (value.diagnostics.error or value.diagnostics.r_hat)
     return type(value).__name__ == "LogLikelihood" and bool(value.value.isnan().all())
 
 

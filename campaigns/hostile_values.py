@@ -791,6 +791,7 @@ class Probabilities(Kind):
 
     total: bool = True  # whether it must sum to one
     shaped: bool = True  # whether another argument says its shape
+    optional: bool = False  # whether None is a value
 
     def own(self, valid: Tensor) -> list[Attack]:
         return [
@@ -808,6 +809,8 @@ class Probabilities(Kind):
         ]
 
     def judge(self, value: Any, valid: Any) -> str:
+        if value is None and self.optional:
+            return "fine"
         if hasattr(value, "columns"):
             value = value.to_numpy()
         plain = isinstance(value, np.ndarray) or (isinstance(value, Tensor) and value.layout == torch.strided)

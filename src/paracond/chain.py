@@ -32,6 +32,7 @@ from paracond.data import (
     InputError,
     Mask,
     State,
+    as_count,
     as_mask,
     at_least,
     called,
@@ -197,7 +198,7 @@ class Chain:
         require_model(model)
         if not isinstance(generator, torch.Generator):
             raise InputError(f"generator must be a torch.Generator, as model.generator(seed), found {shown(generator)}")
-        at_least({"batch": (1 if batch is None else batch, 1)})
+        batch = None if batch is None else as_count("batch", batch)
         true_or_false("per_row", per_row)
         one_of("scan", scan, SCANS)
         self.model = model = eval_copy(model)
@@ -212,6 +213,7 @@ class Chain:
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
         host = torch.Generator().manual_seed(int(seed))
         self.scan: Scan | RowScan
+        self.batch = batch
         if per_row:
             if scan != "random":
                 raise InputError(f'scan must be "random" where rows choose for themselves (per_row), found {scan!r}')
@@ -308,6 +310,8 @@ class Chain:
     def _validated(self, state: State) -> State:
         values = self.model.whole_state(state)
         batch = row_count(values)
+        if isinstance(self.scan, RowScan) and self.batch not in (None, batch):
+            raise InputError(f"batch={self.batch}, and the state has {batch} rows: they must be the same with per_row")
         for name, mask in self.clamp.items():
             if len(mask) not in (1, batch):
                 raise InputError(f"clamp of {name!r} has {len(mask)} rows, the state has {batch}")
