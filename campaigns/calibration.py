@@ -51,6 +51,8 @@ FAMILIES: dict[str, Family] = {
     "Real, fixed": pc.Real(3, scale=0.7),
     "Real, ceiling": pc.Real(3, initial_scale=0.5, ceiling=0.9),
     "Real, bounds": pc.Real(3, initial_scale=0.5, bounds=(-1.0, 0.5)),
+    "Truncated": pc.Truncated(3, support=(-1.0, 1.5), initial_scale=0.5),
+    "Truncated, positive": pc.Truncated(3, support=(0.0, None), initial_scale=0.5),
 }
 
 
