@@ -2218,7 +2218,7 @@ def initializers(rng: Random) -> Call:
             "variables": Arg(variables, _Variables(), ("variables", "weight")),
             "name": _one("weight", variables),
             "reads": Arg(["city"], _Reads(["city"], empty=True), ("reads", "read", "typo", "weight")),
-            "rank": Arg(2, Count(0, 3), ("rank",)),
+            "rank": Arg(2, Count(), ("rank",)),
             "learned": Arg(True, Flag(), ("learned",)),
             "redundancy": Arg(1.0, Num(1), ("redundancy",)),
             "band": Arg(None, Count(none=True, most=0), ("band",)),
