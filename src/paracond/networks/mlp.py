@@ -43,6 +43,8 @@ class MLP(Network):
         super().__init__()
         one_of("activation", activation, tuple(ACTIVATIONS))
         inputs, output = sizes_of("inputs", inputs), shape_of("output", output)
+        if not inputs:
+            raise InputError("inputs is empty: the network must read at least one group")
         hidden, depth = counts({"hidden": (hidden, 1), "depth": (depth, 0)})
         noise = as_float("noise", noise)
         if noise < 0:
